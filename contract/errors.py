@@ -1,0 +1,52 @@
+"""The errors a user can meet, each with the exit code that a script can rely on.
+
+One family, so that the command line needs one handler. A message is one line: what is wrong, where, and what to
+do. Anything raised that is not a `HitLabError` is a fault of ours and ends with exit code 70.
+"""
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """Exit codes of every command (design, section 7)."""
+
+    DONE = 0
+    REQUESTS_FAILED = 1
+    USAGE = 2
+    ARTIFACTS = 3
+    SERVICE = 4
+    DRIVER = 5
+    GATE = 6
+    INCONCLUSIVE = 7
+    FAULT = 70
+    INTERRUPTED = 130
+
+
+class HitLabError(Exception):
+    """A problem that the user can act on. `str(error)` is the line to show."""
+
+    exit_code: ExitCode = ExitCode.FAULT
+
+
+class ScenarioError(HitLabError):
+    """The scenario, or a file or option it names, is not usable."""
+
+    exit_code = ExitCode.USAGE
+
+
+class ArtifactError(HitLabError):
+    """Artifacts are damaged, missing, or do not belong together."""
+
+    exit_code = ExitCode.ARTIFACTS
+
+
+class ServiceError(HitLabError):
+    """The engine is unreachable, busy, or lacks what the run needs."""
+
+    exit_code = ExitCode.SERVICE
+
+
+class DriverError(HitLabError):
+    """The load generator itself failed (not single requests)."""
+
+    exit_code = ExitCode.DRIVER
