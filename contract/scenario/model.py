@@ -1,0 +1,291 @@
+"""Scenario schema 1.0: every field and default of the AISBench prefix-cache plugin, and HitLab's own sections.
+
+What a single field may hold is said here; rules between fields are in `contract.scenario.rules`. Unknown fields are
+refused everywhere. Keys that belong to another mode of the same length object are tolerated, as users' files have them.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic_core import PydanticCustomError
+
+PositiveInt = Annotated[int, Field(ge=1)]
+NonNegativeInt = Annotated[int, Field(ge=0)]
+NonEmptyText = Annotated[str, Field(min_length=1)]
+GroupName = Annotated[str, Field(pattern=r"^group-(0|[1-9][0-9]*)$")]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-fA-F]{64}$")]
+
+
+class Section(BaseModel):
+    """Common behaviour of all sections: strict types, no unknown fields, no change after loading."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Run(Section):
+    run_id: NonEmptyText = Field(
+        "gsm8k-prefix-cache-60", description="Name of the task; a timestamp is appended."
+    )
+    random_seed: int = Field(42, description="The one seed of every draw; equal scenario, equal data.")
+    output_dir: NonEmptyText = Field(
+        "./outputs/gsm8k-prefix-cache-60", description="Base of the run directory."
+    )
+    overwrite: bool = Field(False, description="Rebuild the newest prepared directory instead of a new one.")
+
+
+class Tokenizer(Section):
+    path: NonEmptyText = Field(
+        "/home/weights/Qwen3.6-27B",
+        description="Directory, tokenizer.json, hub id, or builtin:demo. Must be the one the server uses.",
+    )
+    block_size: PositiveInt = Field(16, description="Tokens per prefix-cache block of the server.")
+    revision: str | None = Field(None, description="Branch, tag or commit of a hub tokenizer.")
+    trust_remote_code: bool = Field(
+        False, description="Run the tokenizer's own code. Only for what you trust."
+    )
+
+
+class Selection(Section):
+    """Which corpus records are used. `values` is for `indices` and `question_sha256` and wins over the named lists."""
+
+    mode: Literal["random", "indices", "question_sha256", "mixed"] = "random"
+    values: list[Any] | None = Field(None, description="Record numbers or hashes, as the mode says.")
+    indices: list[NonNegativeInt] | None = Field(None, description="Zero-based, counting non-empty records.")
+    question_sha256: list[Sha256] | None = Field(None, description="SHA-256 of the normalised text.")
+
+
+class Corpus(Section):
+    path: NonEmptyText = Field("./GSM8K.jsonl", description="JSON Lines, or builtin:word-problems.")
+    field: NonEmptyText = "question"
+    selection: Selection = Selection()
+
+
+class LengthRange(Section):
+    min: PositiveInt
+    max: PositiveInt
+    count: PositiveInt
+
+
+class InputLength(Section):
+    """Input tokens per request, counted as the server counts them (`usage.prompt_tokens`)."""
+
+    mode: Literal["fixed", "explicit", "range", "truncated_normal", "csv"] = "fixed"
+    value: PositiveInt = Field(1024, description="fixed: tokens of every request.")
+    values: list[PositiveInt] | None = Field(None, description="explicit: one per request.")
+    ranges: list[LengthRange] | None = Field(None, description="range: counts add up to the requests.")
+    min: PositiveInt | None = Field(None, description="truncated_normal: lower bound, inclusive.")
+    max: PositiveInt | None = Field(None, description="truncated_normal: upper bound, inclusive.")
+    mean: float | None = Field(None, description="truncated_normal; default: midpoint.")
+    std: Annotated[float, Field(gt=0)] | None = Field(None, description="truncated_normal; default: width/4.")
+    path: NonEmptyText | None = Field(
+        None, description="csv: column input_prompt_tokens, content_tokens or input_tokens."
+    )
+
+
+class OutputLength(Section):
+    """Largest number of output tokens per request (`max_tokens`)."""
+
+    mode: Literal["fixed", "uniform", "truncated_normal", "csv"] = "fixed"
+    value: PositiveInt = Field(32, description="fixed: tokens of every request.")
+    min: PositiveInt | None = Field(None, description="uniform, truncated_normal: lower bound, inclusive.")
+    max: PositiveInt | None = Field(None, description="uniform, truncated_normal: upper bound, inclusive.")
+    mean: float | None = Field(None, description="truncated_normal; default: midpoint.")
+    std: Annotated[float, Field(gt=0)] | None = Field(None, description="truncated_normal; default: width/4.")
+    path: NonEmptyText | None = Field(None, description="csv: column output_tokens.")
+
+
+class Requests(Section):
+    count: PositiveInt = 100
+    input_length: InputLength = InputLength()
+    output_length: OutputLength = OutputLength()
+
+
+class Output(Section):
+    output_key: Literal["max_tokens", "output_tokens"] | None = Field(
+        None, description="Third column of requests.jsonl, if any."
+    )
+
+
+class Assignment(Section):
+    mode: Literal["uniform", "zipf", "weights"] = "uniform"
+    exponent: Annotated[float, Field(gt=0)] = Field(
+        1.0, description="zipf: weight of group i is 1/(i+1)^exponent."
+    )
+    weights: list[Annotated[float, Field(ge=0)]] | None = Field(None, description="weights: one per group.")
+
+
+class GroupOverride(Section):
+    input_length: InputLength | None = None
+    output_length: OutputLength | None = None
+    corpus_selection: Selection | None = None
+
+
+class Groups(Section):
+    count: PositiveInt = 1
+    assignment: Assignment = Assignment()
+    overrides: dict[GroupName, GroupOverride] = {}
+
+
+class Order(Section):
+    strategy: Literal[
+        "sequential", "within_group_shuffle", "interleave", "global_shuffle", "input_len_asc"
+    ] = "interleave"
+
+
+class PrefixCache(Section):
+    mode: Literal["cold", "warmup"] = "warmup"
+    target_hit_rate: Annotated[float, Field(ge=0, le=1)] = 0.6
+    seed_blocks: PositiveInt = Field(1, description="Blocks of the unique seed behind the shared prefix.")
+    minimum_non_shared_length: PositiveInt | None = Field(
+        None, description="Tokens of every request that are never shared; default and least: the seed's."
+    )
+    groups: Groups = Groups()
+    order: Order = Order()
+
+
+class Service(Section):
+    inference_url: NonEmptyText = "http://127.0.0.1:8000/v1/completions"
+    metrics_url: NonEmptyText = "http://127.0.0.1:8000/metrics"
+    reset_url: str | None = Field(
+        "http://127.0.0.1:8000/reset_prefix_cache", description="null or empty: not configured."
+    )
+    model: NonEmptyText = "model-name"
+    dp_size: PositiveInt = Field(2, description="Data-parallel ranks behind the endpoint.")
+    assume_empty_cache: bool = Field(False, description="Go on, with a warning, without a reset.")
+    engine_label_map: dict[str, NonNegativeInt] = Field({}, description="Prometheus engine label to rank.")
+    timeout_seconds: Annotated[float, Field(gt=0)] = 30
+    api_key: str = Field("", description="Bearer token; never written. OPENAI_API_KEY is used when empty.")
+    poll_interval_seconds: Annotated[float, Field(ge=0)] = Field(
+        5.0, description="KV usage sampling in the formal phase; 0 = off."
+    )
+
+
+class Validation(Section):
+    target_warning_pp: Annotated[float, Field(ge=0)] = 1.0
+    actual_warning_pp: Annotated[float, Field(ge=0)] = 5.0
+
+
+def _extra_arguments(value: Any) -> Any:
+    """Both shapes that users have: an object of flags, or the command line as a list of texts."""
+    scalar = (bool, int, float, str)
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return value
+    if isinstance(value, dict) and all(
+        isinstance(flag, str)
+        and flag.startswith("-")
+        and (
+            isinstance(item, scalar) or (isinstance(item, list) and all(isinstance(i, scalar) for i in item))
+        )
+        for flag, item in value.items()
+    ):
+        return value
+    raise PydanticCustomError(
+        "extra_args",
+        'must be an object whose keys start with "-" and whose values are scalars or lists of scalars, '
+        "or a list of texts",
+    )
+
+
+def _input_columns(value: Any) -> Any:
+    if value != ["question", "max_out_len"]:
+        raise PydanticCustomError("input_columns", 'must be exactly ["question", "max_out_len"]')
+    return value
+
+
+class AisbenchDataset(Section):
+    abbr: NonEmptyText | None = None
+    input_columns: Annotated[list[str], BeforeValidator(_input_columns)] = ["question", "max_out_len"]
+    output_column: Literal["answer"] = "answer"
+    prompt_template: Literal["{question}"] = "{question}"
+    pred_role: NonEmptyText = "BOT"
+
+
+class AisbenchModel(Section):
+    abbr: NonEmptyText | None = None
+    attr: Literal["service"] = "service"
+    stream: bool = True
+    max_out_len: PositiveInt = 1
+    retry: NonNegativeInt = 2
+    batch_size: PositiveInt = Field(1, description="Concurrency, for both drivers.")
+    generation_kwargs: dict[str, Any] = Field(
+        {"temperature": 0, "ignore_eos": True}, description="Merged into every request body."
+    )
+
+
+class Aisbench(Section):
+    config: NonEmptyText = "./plugins/prefix_cache/config_examples/prefix_cache_perf.py"
+    work_dir: NonEmptyText = "./outputs/default"
+    extra_args: Annotated[dict[str, Any] | list[str], BeforeValidator(_extra_arguments)] = {
+        "--num-warmups": 0
+    }
+    dataset: AisbenchDataset = AisbenchDataset()
+    model: AisbenchModel = AisbenchModel()
+
+
+class Multimodal(Section):
+    mmmu_parquet_dir: NonEmptyText | None = None
+    scenarios: list[Literal["single_1080p", "multi_720p_5"]] = ["single_1080p"]
+
+
+class Engine(Section):
+    """Where the engine comes from. Model, ranks and block size are not repeated here."""
+
+    kind: Literal["external", "simulator"] = "external"
+    blocks_per_rank: Annotated[int, Field(ge=2)] = Field(
+        16384, description="simulator: KV-cache blocks of each rank, one of them a placeholder as in vLLM."
+    )
+    prefill_tokens_per_second: Annotated[float, Field(ge=0)] = Field(
+        0, description="simulator: prompt tokens computed per second and rank; 0 = at once."
+    )
+    decode_tokens_per_second: Annotated[float, Field(ge=0)] = Field(
+        0, description="simulator: output tokens per second of one request; 0 = at once."
+    )
+    speed_factor: Annotated[float, Field(gt=0)] = Field(1.0, description="simulator: divides every delay.")
+
+
+class Driver(Section):
+    """How the formal load is sent. What is not set comes from `aisbench.model`, so that drivers mean the same."""
+
+    kind: Literal["native"] = "native"
+    concurrency: PositiveInt | None = Field(
+        None, description="Requests in flight; default aisbench.model.batch_size."
+    )
+    timeout_seconds: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="Longest silence of a request; default service.timeout_seconds."
+    )
+    retries: NonNegativeInt = Field(
+        0, description="New attempts after a failure; each voids its row's theory."
+    )
+
+
+class Scenario(Section):
+    schema_version: Literal["1.0"] = "1.0"
+    run: Run = Run()
+    tokenizer: Tokenizer = Tokenizer()
+    corpus: Corpus = Corpus()
+    requests: Requests = Requests()
+    output: Output = Output()
+    prefix_cache: PrefixCache = PrefixCache()
+    service: Service = Service()
+    validation: Validation = Validation()
+    aisbench: Aisbench = Aisbench()
+    multimodal: Multimodal = Multimodal()
+    engine: Engine = Engine()
+    driver: Driver = Driver()
+
+    @property
+    def seed_tokens(self) -> int:
+        return self.prefix_cache.seed_blocks * self.tokenizer.block_size
+
+    @property
+    def minimum_non_shared_length(self) -> int:
+        """Tokens of every request that no other request shares (reference: default is the seed's length)."""
+        return self.prefix_cache.minimum_non_shared_length or self.seed_tokens
+
+    @property
+    def concurrency(self) -> int:
+        return self.driver.concurrency or self.aisbench.model.batch_size
+
+    @property
+    def request_timeout_seconds(self) -> float:
+        return self.driver.timeout_seconds or self.service.timeout_seconds

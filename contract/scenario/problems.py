@@ -1,0 +1,132 @@
+"""What is wrong with a scenario, as one line per problem: where, what was found, what would be right."""
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from contract.errors import ScenarioError
+
+
+@dataclass(frozen=True)
+class Problem:
+    path: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.message}" if self.path else self.message
+
+
+class ScenarioProblems(ScenarioError):  # noqa: N818 - it is a list of problems, not one error
+    """All problems of one scenario; `str()` has one line per problem."""
+
+    def __init__(self, source: str, problems: Sequence[Problem]) -> None:
+        self.source = source
+        self.problems = tuple(problems)
+        super().__init__("\n".join(f"{source}: {problem}" for problem in problems))
+
+
+def show(value: Any) -> str:
+    """A value found in a file, short enough for one line."""
+    text = "null" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def dotted(location: Sequence[str | int], raw: Any, *, missing: bool = False) -> str:
+    """`("requests", "ranges", 0, "min")` -> `requests.ranges[0].min`.
+
+    pydantic puts the names of union branches into a location; only steps that exist in the file are kept, and the
+    last step of a `missing` field.
+    """
+    path = ""
+    node = raw
+    for depth, step in enumerate(location):
+        last = depth == len(location) - 1
+        if isinstance(step, int) and isinstance(node, list) and step < len(node):
+            path += f"[{step}]"
+            node = node[step]
+        elif isinstance(step, str) and isinstance(node, Mapping) and (step in node or (last and missing)):
+            path += f".{step}" if path else step
+            node = node.get(step)
+    return path
+
+
+def from_validation_error(error: ValidationError, model: type[BaseModel], raw: Any) -> list[Problem]:
+    """One problem per distinct path and complaint of a pydantic error."""
+    problems: dict[tuple[str, str], Problem] = {}
+    for detail in error.errors(include_url=False):
+        path = dotted(detail["loc"], raw, missing=detail["type"] == "missing")
+        message = _message(detail, model)
+        problems.setdefault((path, message), Problem(path, message))
+    return list(problems.values())
+
+
+_EXPECTED = {
+    "int_type": "an integer",
+    "int_from_float": "an integer",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "string_type": "a text",
+    "bool_type": "true or false",
+    "list_type": "a list",
+    "dict_type": "an object",
+    "model_type": "an object",
+    "model_attributes_type": "an object",
+    "string_too_short": "a text that is not empty",
+}
+
+
+def _message(detail: ErrorDetails, model: type[BaseModel]) -> str:
+    kind, context, found = detail["type"], detail.get("ctx", {}), show(detail["input"])
+    if kind == "extra_forbidden":
+        return _unknown_field(detail["loc"], model)
+    if kind == "missing":
+        return "is missing"
+    if kind == "literal_error":
+        return f"found {found}; must be {context['expected']}"
+    if kind in ("greater_than_equal", "greater_than", "less_than_equal", "less_than"):
+        limit, sign = next(
+            (context[key], sign)
+            for key, sign in (("ge", ">="), ("gt", ">"), ("le", "<="), ("lt", "<"))
+            if key in context
+        )
+        return f"found {found}; must be {sign} {limit:g}"
+    if kind == "string_pattern_mismatch":
+        wanted = {"^-": "start with '-'"}.get(context["pattern"], f"match {context['pattern']}")
+        return f"found {found}; must {wanted}"
+    if kind in _EXPECTED:
+        return f"found {found}; must be {_EXPECTED[kind]}"
+    return f"found {found}; {detail['msg'][0].lower()}{detail['msg'][1:]}"
+
+
+def _unknown_field(location: Sequence[str | int], model: type[BaseModel]) -> str:
+    known = _known_fields(location[:-1], model)
+    near = difflib.get_close_matches(str(location[-1]), known, n=1)
+    if near:
+        return f"unknown field; did you mean {near[0]!r}?"
+    return "unknown field" + (f"; known here: {', '.join(sorted(known))}" if known else "")
+
+
+def _known_fields(location: Sequence[str | int], model: type[BaseModel]) -> list[str]:
+    """Field names of the model that `location` leads to; empty when it leads elsewhere."""
+    current: Any = model
+    for step in location:
+        if isinstance(current, type) and issubclass(current, BaseModel) and step in current.model_fields:
+            current = current.model_fields[str(step)].annotation
+        else:  # an index of a list or a key of a mapping: its values' type
+            arguments = [a for a in get_args(current) if a is not type(None)]
+            if not arguments:
+                return []
+            current = arguments[-1]
+        current = _without_none(current)
+    return list(current.model_fields) if isinstance(current, type) and issubclass(current, BaseModel) else []
+
+
+def _without_none(annotation: Any) -> Any:
+    arguments = get_args(annotation)
+    if type(None) in arguments:
+        return next(a for a in arguments if a is not type(None))
+    return annotation
