@@ -1,0 +1,172 @@
+"""What happened between two snapshots of the same engine."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from enginemetrics.names import BREAKDOWNS, COUNTERS, Unit
+from enginemetrics.snapshot import EngineSnapshot, Ledgers, RankMetrics
+
+FindingCode = Literal[
+    "COUNTER_WENT_BACKWARDS",
+    "HITS_EXCEED_QUERIES",
+    "RANKS_CHANGED",
+    "ENGINE_RESTARTED",
+    "COUNTER_CHANGED",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Why a difference is not to be trusted. `rank` is None when it concerns the whole engine."""
+
+    code: FindingCode
+    message: str
+    rank: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankDifference(Ledgers):
+    """Counter differences of one rank, never negative; None with a reason in `unavailable`."""
+
+    rank: int
+    queries: int | None
+    hits: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineDifference:
+    """Differences of all ranks that both snapshots show, and every reason to doubt them."""
+
+    ranks: tuple[RankDifference, ...]
+    unit: Unit
+    findings: tuple[Finding, ...]
+
+    @property
+    def queries(self) -> int | None:
+        """Sum over ranks; None when any rank has none."""
+        return _sum([rank.queries for rank in self.ranks])
+
+    @property
+    def hits(self) -> int | None:
+        return _sum([rank.hits for rank in self.ranks])
+
+    @property
+    def hit_rate(self) -> float | None:
+        """hits / queries; None when either is unknown or nothing was queried."""
+        return self.hits / self.queries if self.queries and self.hits is not None else None
+
+
+def _sum(values: list[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known and len(known) == len(values) else None
+
+
+def subtract(before: EngineSnapshot, after: EngineSnapshot) -> EngineDifference:
+    """`after` minus `before`, per rank.
+
+    A counter that fell, a restarted engine, other ranks or other counters are findings; the numbers concerned are
+    None. With different counters (name or unit) queries and hits of all ranks are None.
+    """
+    findings: list[Finding] = []
+    mine, theirs = ({rank.rank: rank for rank in s.ranks} for s in (before, after))
+    if mine.keys() != theirs.keys():
+        findings.append(
+            Finding(
+                "RANKS_CHANGED",
+                f"ranks {sorted(mine)} before, {sorted(theirs)} after; measure again with the same engine",
+            )
+        )
+    same_counter = (before.unit, before.metric_names.queries, before.metric_names.hits) == (
+        after.unit,
+        after.metric_names.queries,
+        after.metric_names.hits,
+    )
+    if not same_counter:
+        findings.append(
+            Finding(
+                "COUNTER_CHANGED",
+                f"{before.metric_names.queries} ({before.unit}) before, {after.metric_names.queries} "
+                f"({after.unit}) after; both scrapes must come from one engine version",
+            )
+        )
+    findings.extend(_restarts(before, after))
+    ranks = tuple(
+        _subtract_rank(mine[rank], theirs[rank], findings, same_counter=same_counter)
+        for rank in sorted(mine.keys() & theirs.keys())
+    )
+    return EngineDifference(ranks, after.unit, tuple(findings))
+
+
+def _restarts(before: EngineSnapshot, after: EngineSnapshot) -> list[Finding]:
+    found = []
+    advice = "the engine restarted between the scrapes; measure again"
+    for was, now in zip(before.process_start_times, after.process_start_times, strict=False):
+        if was is not None and now is not None and was != now:
+            found.append(
+                Finding("ENGINE_RESTARTED", f"process start time changed from {was} to {now}: {advice}")
+            )
+    begun = {rank.rank: rank.counters_created for rank in before.ranks}
+    for rank in after.ranks:
+        was, now = begun.get(rank.rank), rank.counters_created
+        if was is not None and now is not None and was != now:
+            message = f"rank {rank.rank}: counters begun at {was}, then at {now}: {advice}"
+            found.append(Finding("ENGINE_RESTARTED", message, rank.rank))
+    return found
+
+
+def _subtract_rank(
+    before: RankMetrics, after: RankMetrics, findings: list[Finding], *, same_counter: bool
+) -> RankDifference:
+    unavailable: dict[str, str] = {}
+    rank = after.rank
+
+    def fell(name: str, was: int, now: int) -> None:
+        message = (
+            f"rank {rank}: {name} fell from {was} to {now}; the engine restarted or another one answered"
+        )
+        findings.append(Finding("COUNTER_WENT_BACKWARDS", message, rank))
+        unavailable[name.partition("{")[0]] = message
+
+    def change(name: str, was: int, now: int) -> int | None:
+        if now >= was:
+            return now - was
+        fell(name, was, now)
+        return None
+
+    def missing(name: str) -> bool:
+        for when, metrics in (("before", before), ("after", after)):
+            if getattr(metrics, name) is None:
+                unavailable[name] = f"{when}: {metrics.unavailable.get(name, 'not measured')}"
+                return True
+        return False
+
+    values: dict[str, Any] = {}
+    for name in COUNTERS:
+        if not missing(name):
+            values[name] = change(name, getattr(before, name), getattr(after, name))
+    for name in BREAKDOWNS:
+        if not missing(name):
+            values[name] = _change_of_parts(name, getattr(before, name), getattr(after, name), fell)
+
+    queries = hits = None
+    if same_counter:
+        queries = change("queries", before.queries, after.queries)
+        hits = change("hits", before.hits, after.hits)
+        if queries is not None and hits is not None and hits > queries:
+            message = f"rank {rank}: {hits} hits from {queries} queries; the scrapes were taken while the engine ran"
+            findings.append(Finding("HITS_EXCEED_QUERIES", message, rank))
+    else:
+        unavailable["queries"] = unavailable["hits"] = "the two scrapes show different counters"
+    return RankDifference(rank=rank, queries=queries, hits=hits, unavailable=unavailable, **values)
+
+
+def _change_of_parts(
+    name: str, was: Mapping[str, int], now: Mapping[str, int], fell: Any
+) -> dict[str, int] | None:
+    """Difference per label value. A value that appears later began at 0; one that vanished fell to 0."""
+    parts = {key: now.get(key, 0) - was.get(key, 0) for key in sorted(was.keys() | now.keys())}
+    backwards = [key for key, part in parts.items() if part < 0]
+    for key in backwards:
+        fell(f"{name}{{{key}}}", was.get(key, 0), now.get(key, 0))
+    return None if backwards else parts

@@ -1,0 +1,54 @@
+"""Prometheus text into samples, with the line to blame when the text is broken."""
+
+from collections.abc import Iterable, Iterator
+
+from prometheus_client.parser import text_fd_to_metric_families
+from prometheus_client.samples import Sample
+
+from contract.errors import ServiceError
+
+_SHOWN = 120
+
+
+class _Lines:
+    """Sample lines of an exposition, one at a time, remembering the one last handed out.
+
+    Comment lines stay out: with `# TYPE x counter` the parser adds `_total` to sample names, and a snapshot
+    has to say which name the engine really exposes.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self.number = 0
+        self.line = ""
+
+    def __iter__(self) -> Iterator[str]:
+        # Not splitlines(): a label value may hold characters such as U+2028.
+        for number, line in enumerate(self._text.split("\n"), start=1):
+            self.number, self.line = number, line
+            if not line.lstrip().startswith("#"):
+                yield line
+
+
+def parse_exposition(text: str, *, source: str = "metrics") -> list[Sample]:
+    """All samples of a Prometheus text exposition, in order, under the names the engine exposes.
+
+    NaN and infinite values are kept; label values may hold any character. Types and help texts are not read.
+
+    Raises:
+        ServiceError: a line is not a sample; names `source` and the line.
+    """
+    lines = _Lines(text)
+    samples: list[Sample] = []
+    # The parser asks for a file and only iterates over it.
+    families: Iterable[object] = text_fd_to_metric_families(lines)  # type: ignore[arg-type]
+    try:
+        for family in families:
+            samples.extend(family.samples)  # type: ignore[attr-defined]
+    except (ValueError, IndexError, KeyError) as error:
+        shown = lines.line.strip()[:_SHOWN]
+        raise ServiceError(
+            f"{source}: line {lines.number} is not Prometheus text: {shown!r} "
+            "(is this the address, or the file, of a /metrics page?)"
+        ) from error
+    return samples

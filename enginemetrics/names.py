@@ -1,0 +1,64 @@
+"""Which metric holds what, by engine version.
+
+Sources: vLLM's `v1/metrics/loggers.py` from 0.8.5 to 0.33.0. Within one quantity the first name that is present
+wins, for the whole snapshot. Newer versions expose counters with `_total`; texts without the suffix exist in
+older versions, in proxies and in recorded files.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Unit = Literal["tokens", "blocks"]
+
+
+@dataclass(frozen=True, slots=True)
+class CacheCounterNames:
+    """A pair of counters of the engine's own prefix cache and what they count."""
+
+    queries: str
+    hits: str
+    unit: Unit
+
+
+# vLLM 0.9.0 to 0.11.2 expose both families, both in tokens; the new names then win. A text that has only the
+# `gpu_` names comes from 0.8.x, which counts full blocks (PR #18354 changed the unit together with the names).
+PREFIX_CACHE_COUNTERS = (
+    CacheCounterNames("vllm:prefix_cache_queries", "vllm:prefix_cache_hits", "tokens"),
+    CacheCounterNames("vllm:prefix_cache_queries_total", "vllm:prefix_cache_hits_total", "tokens"),
+    CacheCounterNames("vllm:gpu_prefix_cache_queries", "vllm:gpu_prefix_cache_hits", "blocks"),
+    CacheCounterNames("vllm:gpu_prefix_cache_queries_total", "vllm:gpu_prefix_cache_hits_total", "blocks"),
+)
+
+
+def _counter(name: str) -> tuple[str, str]:
+    return name, f"{name}_total"
+
+
+# Fields of `snapshot.Ledgers`, one number per rank.
+COUNTERS: dict[str, tuple[str, ...]] = {
+    "prompt_tokens": _counter("vllm:prompt_tokens"),
+    "prompt_tokens_cached": _counter("vllm:prompt_tokens_cached"),
+    "generation_tokens": _counter("vllm:generation_tokens"),
+    "preemptions": _counter("vllm:num_preemptions"),
+    "external_queries": _counter("vllm:external_prefix_cache_queries"),
+    "external_hits": _counter("vllm:external_prefix_cache_hits"),
+    "prefill_kv_computed_tokens_sum": ("vllm:request_prefill_kv_computed_tokens_sum",),
+    "request_prompt_tokens_sum": ("vllm:request_prompt_tokens_sum",),
+}
+
+# Fields of `snapshot.Ledgers`, one number per value of a label: field -> (names, label).
+BREAKDOWNS: dict[str, tuple[tuple[str, ...], str]] = {
+    "prompt_tokens_by_source": (_counter("vllm:prompt_tokens_by_source"), "source"),
+    "prompt_tokens_cached_by_source": (_counter("vllm:prompt_tokens_cached_by_source"), "source"),
+    "request_success": (_counter("vllm:request_success"), "finished_reason"),
+}
+
+# Fields of `snapshot.RankMetrics` that go up and down.
+GAUGES: dict[str, tuple[str, ...]] = {
+    "kv_cache_usage": ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
+    "requests_running": ("vllm:num_requests_running",),
+    "requests_waiting": ("vllm:num_requests_waiting",),
+}
+
+CACHE_CONFIG_INFO = "vllm:cache_config_info"
+PROCESS_START_TIME = "process_start_time_seconds"

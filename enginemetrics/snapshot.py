@@ -1,0 +1,415 @@
+"""What an engine's metrics say at one moment, per data-parallel rank."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from prometheus_client.samples import Sample
+
+from contract.errors import ServiceError
+from enginemetrics.exposition import parse_exposition
+from enginemetrics.names import (
+    BREAKDOWNS,
+    CACHE_CONFIG_INFO,
+    COUNTERS,
+    GAUGES,
+    PREFIX_CACHE_COUNTERS,
+    PROCESS_START_TIME,
+    CacheCounterNames,
+    Unit,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CacheConfig:
+    """One rank's KV cache as `vllm:cache_config_info` describes it. None: the engine does not say.
+
+    Attributes:
+        block_size: tokens per block.
+        num_gpu_blocks: blocks in the pool, the placeholder block included.
+        kv_cache_size_tokens: capacity in tokens.
+        prefix_match_unit: tokens that a hit is a multiple of, when it was set apart from the block size.
+        labels: every label of the series, as text.
+    """
+
+    block_size: int | None
+    num_gpu_blocks: int | None
+    kv_cache_size_tokens: int | None
+    enable_prefix_caching: bool | None
+    prefix_caching_hash_algo: str | None
+    prefix_match_unit: int | None
+    labels: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ledgers:
+    """Counters beside queries and hits that the same traffic must agree with. None: see `unavailable`."""
+
+    prompt_tokens: int | None = None
+    prompt_tokens_cached: int | None = None
+    prompt_tokens_by_source: Mapping[str, int] | None = None
+    prompt_tokens_cached_by_source: Mapping[str, int] | None = None
+    generation_tokens: int | None = None
+    preemptions: int | None = None
+    external_queries: int | None = None
+    external_hits: int | None = None
+    prefill_kv_computed_tokens_sum: int | None = None
+    request_prompt_tokens_sum: int | None = None
+    request_success: Mapping[str, int] | None = None
+    unavailable: Mapping[str, str] = field(default_factory=dict)
+    """Field -> why it is None."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankMetrics(Ledgers):
+    """One rank. `queries` and `hits` are in the snapshot's unit; `kv_cache_usage` is 0..1."""
+
+    rank: int
+    queries: int
+    hits: int
+    kv_cache_usage: float | None = None
+    requests_running: int | None = None
+    requests_waiting: int | None = None
+    cache_config: CacheConfig | None = None
+    counters_created: float | None = None
+    """Epoch seconds at which the queries counter began, where the engine exposes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetricNames:
+    """The names that were read, as exposed."""
+
+    queries: str
+    hits: str
+    kv_cache_usage: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSnapshot:
+    """All ranks at one moment, in order of rank.
+
+    Attributes:
+        unit: what queries and hits count: tokens, or full blocks (vLLM 0.8.x).
+        process_start_times: epoch seconds per scraped text; None where there is none (several API servers).
+        notes: what was seen and left out, for the log.
+    """
+
+    ranks: tuple[RankMetrics, ...]
+    unit: Unit
+    metric_names: MetricNames
+    process_start_times: tuple[float | None, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def queries(self) -> int:
+        return sum(rank.queries for rank in self.ranks)
+
+    @property
+    def hits(self) -> int:
+        return sum(rank.hits for rank in self.ranks)
+
+
+@dataclass(frozen=True, slots=True)
+class _Scrape:
+    """One text, by metric name, with what is needed to say where a sample came from."""
+
+    source: str
+    series: Mapping[str, Sequence[Sample]]
+    engine_label_map: Mapping[str, int]
+    dp_size: int
+
+    def rank_of(self, sample: Sample) -> int:
+        label = sample.labels.get("engine")
+        if label is not None and label in self.engine_label_map:
+            rank = self.engine_label_map[label]
+        elif label:
+            digits = label[len(label.rstrip("0123456789")) :]
+            if digits:
+                rank = int(digits)
+            elif self.dp_size == 1:
+                rank = 0
+            else:
+                raise ServiceError(
+                    f'{self.source}: {sample.name} has engine="{label}", which names no rank; '
+                    f'add "{label}" to service.engine_label_map'
+                )
+        elif self.dp_size == 1:
+            rank = 0
+        else:
+            raise ServiceError(
+                f"{self.source}: {sample.name} has no label engine, so its {self.dp_size} ranks cannot be told "
+                "apart; use an engine that labels its metrics, or service.dp_size 1"
+            )
+        if not 0 <= rank < self.dp_size:
+            raise ServiceError(
+                f"{self.source}: {sample.name} shows rank {rank} (engine={label!r}), outside "
+                f"0..{self.dp_size - 1}; correct service.dp_size or service.engine_label_map"
+            )
+        return rank
+
+    def by_rank(self, name: str) -> dict[int, list[Sample]]:
+        """The samples of a metric per rank; several when processes (label pid) report apart."""
+        found: dict[int, list[Sample]] = defaultdict(list)
+        for sample in self.series.get(name, ()):
+            found[self.rank_of(sample)].append(sample)
+        return found
+
+
+def read_snapshot(
+    texts: Sequence[str],
+    *,
+    model: str,
+    dp_size: int,
+    engine_label_map: Mapping[str, int],
+    sources: Sequence[str] | None = None,
+) -> EngineSnapshot:
+    """Read the metrics of an engine from the text of each of its metrics URLs.
+
+    Within one text, series that differ only in labels other than rank and model are summed for counters (API
+    server processes); gauges of such series must agree, else they are None. Between texts, ranks must differ.
+
+    Args:
+        texts: one exposition per metrics URL; together they must show ranks 0..dp_size-1.
+        model: the served model; series of other models are left out and noted.
+        engine_label_map: value of label `engine` -> rank, for engines whose label does not end in the rank.
+        sources: a name per text (URL or file) for messages.
+
+    Raises:
+        ServiceError: broken text, no prefix-cache counters, ranks missing, doubled or out of range, a counter
+            that is not a whole number, or more hits than queries.
+    """
+    names = list(sources) if sources is not None else [f"metrics {i + 1}" for i in range(len(texts))]
+    if not texts or len(names) != len(texts):
+        raise ValueError("read_snapshot needs at least one text, and as many sources as texts")
+    notes: list[str] = []
+    scrapes = []
+    for source, text in zip(names, texts, strict=True):
+        series = _of_model(parse_exposition(text, source=source), model, source, notes)
+        scrapes.append(_Scrape(source, series, engine_label_map, dp_size))
+
+    counters = _choose_counters(scrapes, model)
+    home = _home_of_ranks(scrapes, counters, dp_size)
+    chosen = {
+        name: next((n for n in candidates if any(n in s.series for s in scrapes)), None)
+        for name, candidates in (
+            *COUNTERS.items(),
+            *((k, v[0]) for k, v in BREAKDOWNS.items()),
+            *GAUGES.items(),
+        )
+    }
+    ranks = tuple(_read_rank(rank, home[rank], counters, chosen) for rank in range(dp_size))
+    if counters.unit == "blocks":
+        notes.append(f"{counters.queries} counts full blocks, not tokens (vLLM 0.8.x)")
+    return EngineSnapshot(
+        ranks=ranks,
+        unit=counters.unit,
+        metric_names=MetricNames(counters.queries, counters.hits, chosen["kv_cache_usage"]),
+        process_start_times=tuple(_process_start_time(scrape) for scrape in scrapes),
+        notes=tuple(notes),
+    )
+
+
+def _of_model(
+    samples: Iterable[Sample], model: str, source: str, notes: list[str]
+) -> dict[str, list[Sample]]:
+    """Samples by name, without those that belong to another model."""
+    by_model: dict[str | None, dict[str, list[Sample]]] = defaultdict(lambda: defaultdict(list))
+    for sample in samples:
+        by_model[sample.labels.get("model_name")][sample.name].append(sample)
+    unlabelled = by_model.pop(None, {})
+    others = sorted(str(name) for name in by_model if name != model)
+    if model in by_model:
+        if others:
+            notes.append(f"{source}: series of other models left out: {', '.join(others)}")
+        labelled = by_model[model]
+    elif len(others) == 1:
+        # With several --served-model-name, vLLM labels its metrics with the first and serves all.
+        notes.append(f"{source}: metrics are labelled {others[0]!r}, not {model!r}; read as the same model")
+        labelled = by_model[others[0]]
+    elif others:
+        raise ServiceError(
+            f"{source}: no series of model {model!r}, but of {', '.join(others)}; set service.model to the one served"
+        )
+    else:
+        labelled = {}
+    merged = {name: list(found) for name, found in unlabelled.items()}
+    for name, found in labelled.items():
+        merged.setdefault(name, []).extend(found)
+    return merged
+
+
+def _choose_counters(scrapes: Sequence[_Scrape], model: str) -> CacheCounterNames:
+    present = set().union(*(scrape.series for scrape in scrapes))
+    for names in PREFIX_CACHE_COUNTERS:
+        if names.queries in present and names.hits in present:
+            return names
+    where = ", ".join(scrape.source for scrape in scrapes)
+    missing = [
+        kind
+        for kind in ("queries", "hits")
+        if not any(getattr(names, kind) in present for names in PREFIX_CACHE_COUNTERS)
+    ]
+    raise ServiceError(
+        f"{where}: no prefix-cache {' and '.join(missing) or 'queries and hits of one kind'} counter for model "
+        f"{model!r} (vllm:prefix_cache_queries_total, vllm:prefix_cache_hits_total or an older name); the engine "
+        "must be vLLM V1 with metrics on (no --disable-log-stats)"
+    )
+
+
+def _home_of_ranks(
+    scrapes: Sequence[_Scrape], counters: CacheCounterNames, dp_size: int
+) -> dict[int, _Scrape]:
+    """The text that shows each rank."""
+    home: dict[int, _Scrape] = {}
+    for scrape in scrapes:
+        for rank in scrape.by_rank(counters.queries):
+            if rank in home:
+                raise ServiceError(
+                    f"{scrape.source} and {home[rank].source} both show rank {rank}; list each engine's metrics "
+                    "once in service.metrics_url, and tell equal labels apart with service.engine_label_map"
+                )
+            home[rank] = scrape
+    missing = [rank for rank in range(dp_size) if rank not in home]
+    if missing:
+        where = ", ".join(scrape.source for scrape in scrapes)
+        raise ServiceError(
+            f"{where}: missing DP ranks: {', '.join(map(str, missing))} (seen: "
+            f"{', '.join(map(str, sorted(home))) or 'none'}); correct service.dp_size, or add the metrics URLs of "
+            "the missing ranks to service.metrics_url"
+        )
+    return home
+
+
+def _read_rank(
+    rank: int, scrape: _Scrape, counters: CacheCounterNames, chosen: Mapping[str, str | None]
+) -> RankMetrics:
+    unavailable: dict[str, str] = {}
+    values: dict[str, Any] = {}
+
+    def samples_of(name: str, candidates: Sequence[str]) -> list[Sample] | None:
+        metric = chosen[name]
+        if metric is None:
+            unavailable[name] = f"the engine does not expose {candidates[-1]}"
+            return None
+        found = scrape.by_rank(metric).get(rank)
+        if not found:
+            unavailable[name] = f"{metric} has no series for rank {rank} yet"
+        return found
+
+    for name, candidates in COUNTERS.items():
+        if found := samples_of(name, candidates):
+            values[name] = _optional(name, unavailable, _count(found, scrape.source))
+    for name, (candidates, label) in BREAKDOWNS.items():
+        if found := samples_of(name, candidates):
+            parts: dict[str, list[Sample]] = defaultdict(list)
+            for sample in found:
+                parts[sample.labels.get(label, "")].append(sample)
+            counted = {key: _count(part, scrape.source) for key, part in sorted(parts.items())}
+            bad = next((value for value in counted.values() if isinstance(value, str)), None)
+            values[name] = _optional(name, unavailable, bad if bad is not None else counted)
+    for name, candidates in GAUGES.items():
+        if found := samples_of(name, candidates):
+            values[name] = _optional(name, unavailable, _gauge(found, whole=name != "kv_cache_usage"))
+
+    queries = _required(_count(scrape.by_rank(counters.queries)[rank], scrape.source))
+    hit_samples = scrape.by_rank(counters.hits).get(rank)
+    if not hit_samples:
+        raise ServiceError(
+            f"{scrape.source}: rank {rank} has {counters.queries} but no {counters.hits}; the text is incomplete"
+        )
+    hits = _required(_count(hit_samples, scrape.source))
+    if hits > queries:
+        raise ServiceError(
+            f"{scrape.source}: rank {rank} shows more hits ({hits}) than queries ({queries}) in "
+            f"{counters.hits}; this engine's counters cannot be used"
+        )
+    config, reason = _cache_config(scrape, rank)
+    if reason is not None:
+        unavailable["cache_config"] = reason
+    created = scrape.by_rank(f"{counters.queries.removesuffix('_total')}_created").get(rank, [])
+    return RankMetrics(
+        rank=rank,
+        queries=queries,
+        hits=hits,
+        cache_config=config,
+        counters_created=min((s.value for s in created), default=None),
+        unavailable=unavailable,
+        **values,
+    )
+
+
+def _count(samples: Sequence[Sample], source: str) -> int | str:
+    """The sum of a counter's series, or why there is none."""
+    total = 0
+    for sample in samples:
+        value = sample.value
+        if not math.isfinite(value) or value < 0 or value != int(value):
+            return f"{source}: {sample.name}{sample.labels or ''} is {value}, which is no count"
+        total += int(value)
+    return total
+
+
+def _gauge(samples: Sequence[Sample], *, whole: bool) -> float | str:
+    values = {sample.value for sample in samples}
+    if len(values) > 1:
+        return f"{len(samples)} processes report different values of {samples[0].name}"
+    value = values.pop()
+    if not math.isfinite(value):
+        return f"{samples[0].name} is {value}"
+    return int(value) if whole else float(value)
+
+
+def _required(count: int | str) -> int:
+    if isinstance(count, str):
+        raise ServiceError(f"{count}; the prefix-cache counters cannot be used")
+    return count
+
+
+def _optional(name: str, unavailable: dict[str, str], value: Any) -> Any:
+    """The value, or None with the reason kept."""
+    if isinstance(value, str):
+        unavailable[name] = value
+        return None
+    return value
+
+
+def _cache_config(scrape: _Scrape, rank: int) -> tuple[CacheConfig | None, str | None]:
+    samples = scrape.series.get(CACHE_CONFIG_INFO, ())
+    if not samples:
+        return None, f"the engine does not expose {CACHE_CONFIG_INFO}"
+    # Without the label one series speaks for all ranks of its server.
+    mine = [s for s in samples if "engine" not in s.labels or scrape.rank_of(s) == rank]
+    if not mine:
+        return None, f"{CACHE_CONFIG_INFO} has no series for rank {rank}"
+    kept = [{k: v for k, v in s.labels.items() if k not in ("engine", "pid")} for s in mine]
+    if any(labels != kept[0] for labels in kept):
+        return None, f"{CACHE_CONFIG_INFO} has {len(kept)} different series for rank {rank}"
+    labels = kept[0]
+    prefix_caching = labels.get("enable_prefix_caching")
+    return CacheConfig(
+        block_size=_label_int(labels, "block_size"),
+        num_gpu_blocks=_label_int(labels, "num_gpu_blocks"),
+        kv_cache_size_tokens=_label_int(labels, "kv_cache_size_tokens"),
+        enable_prefix_caching={"True": True, "False": False}.get(prefix_caching or ""),
+        prefix_caching_hash_algo=_label_text(labels, "prefix_caching_hash_algo"),
+        prefix_match_unit=_label_int(labels, "prefix_match_unit"),
+        labels=labels,
+    ), None
+
+
+def _label_text(labels: Mapping[str, str], name: str) -> str | None:
+    """A label's text; vLLM writes Python's None as the word."""
+    value = labels.get(name)
+    return None if value in (None, "", "None") else value
+
+
+def _label_int(labels: Mapping[str, str], name: str) -> int | None:
+    value = _label_text(labels, name)
+    return int(value) if value is not None and value.isdecimal() else None
+
+
+def _process_start_time(scrape: _Scrape) -> float | None:
+    values = {sample.value for sample in scrape.series.get(PROCESS_START_TIME, ())}
+    return values.pop() if len(values) == 1 else None

@@ -1,0 +1,78 @@
+import math
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
+
+from contract.errors import ServiceError
+from enginemetrics import parse_exposition
+
+
+def test_label_values_may_hold_braces_quotes_and_line_separators():
+    text = 'a{x="1}",y="q\\"{,",z="\u2028"} 3\nb 4\n'
+    samples = parse_exposition(text)
+    assert [(s.name, s.labels, s.value) for s in samples] == [
+        ("a", {"x": "1}", "y": 'q"{,', "z": "\u2028"}, 3),
+        ("b", {}, 4),
+    ]
+
+
+def test_nan_and_infinity_are_values():
+    values = [s.value for s in parse_exposition("a NaN\nb +Inf\nc -Inf\n")]
+    assert math.isnan(values[0])
+    assert values[1:] == [math.inf, -math.inf]
+
+
+@pytest.mark.parametrize("name", ["x:queries", "x:queries_total"])
+@pytest.mark.parametrize("type_line", ["", "# TYPE {} counter\n", "# TYPE {} gauge\n"])
+def test_names_stay_as_exposed(name, type_line):
+    text = f"{type_line.format(name)}{name} 5\n"
+    assert [s.name for s in parse_exposition(text)] == [name]
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("<html><body>", "<html>"),
+        ('a{x="1" 5', "a{x="),
+        ("a{x=1} 5", "a{x=1}"),
+        ("a five", "a five"),
+        ("a", "'a'"),
+        ('{"detail":"Not Found"}', "Not Found"),
+        ("1abc 5", "1abc"),
+    ],
+)
+def test_broken_text_names_source_and_line(line, shown):
+    with pytest.raises(ServiceError) as caught:
+        parse_exposition(f"# HELP a b\ngood 1\n{line}\ngood 2\n", source="http://e/metrics")
+    message = str(caught.value)
+    assert message.startswith("http://e/metrics: line 3 ")
+    assert shown in message
+    assert "\n" not in message
+
+
+@given(st.text(max_size=200) | st.text('ab_:{}="\\, \t\n#1.', max_size=60))
+def test_any_text_parses_or_is_refused(text):
+    # Anything but a ServiceError fails the test.
+    with suppress(ServiceError):
+        assert len(parse_exposition(text)) <= text.count("\n") + 1
+
+
+@given(
+    st.lists(
+        st.tuples(st.text(min_size=0, max_size=12), st.floats(allow_nan=False)),
+        unique_by=lambda pair: pair[0],
+        max_size=8,
+    )
+)
+def test_round_trip_through_the_official_writer(series):
+    # Surrogates cannot be written as UTF-8 and are never part of a scrape.
+    series = [(label, value) for label, value in series if label.isprintable()]
+    registry = CollectorRegistry()
+    gauge = Gauge("vllm:thing", "A thing\nwith } and \\", ["k"], registry=registry)
+    for label, value in series:
+        gauge.labels(label).set(value)
+    samples = parse_exposition(generate_latest(registry).decode())
+    assert {(s.labels["k"], s.value) for s in samples} == set(series)
