@@ -1,0 +1,325 @@
+"""Sharing for cold mode: an exact hit total, no overshoot where any exact plan has none, lanes that converge.
+
+**What can be chosen.** A request with capacity c in a lane whose watermark is w either *hits* any number of blocks up to
+min(c, w), or *raises* the watermark to some v in (w, c], which makes it hit exactly w. So a plan is a set of raises; the
+hits between them are free within bounds lo <= hit <= hi (lo = hi = w at a raise, 0 and min(c, w) elsewhere).
+
+**What raises cost.** With A_i the forced hits up to request i (the sum of lo), P_i the hits still possible behind it
+(the sum of hi) and D the wanted total, cumulative hits H_i can be chosen anywhere between max(A_i, D - P_i) and what the
+ceilings leave. A plan without overshoot exists for these raises exactly when max(A_i, D - P_i) <= D * C_i / C_N for every
+i (C = cumulative input tokens). Raising more lifts P but also A. No set of raises has a larger P than raising at every
+chance, which gives a lower bound of the overshoot for all plans.
+
+**How raises are found.** A family of policies, each one pass: raise at every chance; only once; or when the watermark
+grows by a given share and the forced hits stay below the ceiling. If the best of them does not meet the lower bound, a
+search over raises and their levels runs; while it need not drop states it decides exactly.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import product
+
+import numpy as np
+
+from cachemodel.watermark import Integers, requests_by_lane
+from generator.plan.raise_search import search_raises
+
+GROWTH_SHARES = (float("inf"), 1.0, 0.5, 0.25, 0.1, 0.0)
+
+
+@dataclass(frozen=True)
+class ColdProblem:
+    """Columns in the order of sending; lanes are numbered from 0 without gaps."""
+
+    input_tokens: Integers
+    capacities: Integers
+    lane: Integers
+    hit_blocks: int
+
+
+@dataclass(frozen=True)
+class Raises:
+    """`level[i]` is the watermark that request i raises its lane to, or -1 when it raises nothing."""
+
+    name: str
+    level: list[int]
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Per request: watermark before it, least and most hits; `possible` = hits still possible behind it."""
+
+    raises: Raises
+    low: list[int]
+    high: list[int]
+    forced: list[int]
+    possible: list[int]
+
+
+@dataclass(frozen=True)
+class ColdPlan:
+    prefix: Integers
+    strategy: str
+    smallest_overshoot_proven: bool
+
+
+def solve(problem: ColdProblem) -> ColdPlan:
+    """Shared blocks per request whose watermark hits add up to `hit_blocks`, which must be reachable."""
+    if problem.hit_blocks == 0:
+        return ColdPlan(np.zeros_like(problem.input_tokens), "no_sharing", True)
+    seen = np.cumsum(problem.input_tokens).tolist()
+    every_chance = bounds_of(problem, raise_when(problem, seen, growth=0.0, affordable=False))
+    least = needed_rate(problem, seen, [0] * len(seen), every_chance.possible)
+    least = max(least, Fraction(problem.hit_blocks, seen[-1]))
+    known = [
+        (needed_rate(problem, seen, bounds.forced, bounds.possible), bounds)
+        for bounds in (every_chance, *policies(problem, seen))
+        if reaches(problem, bounds)
+    ]
+    best = min(rate for rate, _ in known)
+    proven = best <= least
+    if not proven:
+        found = search_raises(
+            problem.input_tokens,
+            problem.capacities,
+            problem.lane,
+            problem.hit_blocks,
+            known_rate=best,
+            least_rate=least,
+        )
+        proven = found.exhaustive
+        if found.level is not None:
+            searched = bounds_of(problem, Raises("searched", found.level))
+            best = needed_rate(problem, seen, searched.forced, searched.possible)
+            known.append((best, searched))
+    winner, hits = smoothest(problem, seen, [bounds for rate, bounds in known if rate <= max(best, least)])
+    prefix = [max(level, hit) for level, hit in zip(winner.raises.level, hits, strict=True)]
+    return ColdPlan(np.array(prefix, dtype=np.int64), winner.raises.name, proven)
+
+
+def policies(problem: ColdProblem, seen: list[int]) -> Iterator[Bounds]:
+    """Candidate sets of raises: one policy for all lanes, then for each lane the one that suits it best."""
+    for growth in GROWTH_SHARES:
+        yield bounds_of(problem, raise_when(problem, seen, growth=growth, affordable=True))
+    if int(problem.lane.max()) > 0:
+        yield bounds_of(problem, lane_by_lane(problem))
+
+
+def lane_by_lane(problem: ColdProblem) -> Raises:
+    """Each lane planned for itself, with its share of the hits and its own straight line as the ceiling."""
+    parts = requests_by_lane(problem.lane)
+    capacities = [problem.capacities[part] for part in parts]
+    shares = proportional_shares(
+        problem.hit_blocks,
+        tokens=[int(problem.input_tokens[part].sum()) for part in parts],
+        least=[0] * len(parts),
+        most=[int(caps.sum() - caps.max()) for caps in capacities],
+    )
+    levels = np.full(problem.lane.size, -1, dtype=np.int64)
+    for part, caps, share in zip(parts, capacities, shares, strict=True):
+        lane = ColdProblem(problem.input_tokens[part], caps, np.zeros(part.size, dtype=np.int64), share)
+        seen = np.cumsum(lane.input_tokens).tolist()
+        every_chance = bounds_of(lane, raise_when(lane, seen, growth=0.0, affordable=False))
+        bounds = [b for b in (every_chance, *policies(lane, seen)) if reaches(lane, b)]
+        rates = [
+            max(needed_rate(lane, seen, b.forced, b.possible), Fraction(share, seen[-1])) for b in bounds
+        ]
+        best = min(rates)
+        winner, _ = smoothest(lane, seen, [b for b, rate in zip(bounds, rates, strict=True) if rate == best])
+        levels[part] = winner.raises.level
+    return Raises("lane_by_lane", levels.tolist())
+
+
+def raise_when(problem: ColdProblem, seen: list[int], *, growth: float, affordable: bool) -> Raises:
+    """Raise to the full capacity when that makes the watermark grow by more than the share `growth`.
+
+    With `affordable` only while the forced hits, over all lanes, stay below the target's line.
+    """
+    watermark = [0] * (int(problem.lane.max()) + 1)
+    levels = [-1] * len(seen)
+    forced = 0
+    wanted, total = problem.hit_blocks, seen[-1]
+    for position, (lane, cap) in enumerate(
+        zip(problem.lane.tolist(), problem.capacities.tolist(), strict=True)
+    ):
+        current = watermark[lane]
+        if cap <= current or (current and cap <= current * (1 + growth)):
+            continue
+        if affordable and (forced + current) * total > wanted * seen[position]:
+            continue
+        forced += current
+        watermark[lane] = levels[position] = cap
+    name = "raise_at_every_chance"
+    if affordable:
+        name = "raise_once" if growth == float("inf") else f"raise_by_{growth:g}"
+    return Raises(name, levels)
+
+
+def bounds_of(problem: ColdProblem, raises: Raises) -> Bounds:
+    watermark = [0] * (int(problem.lane.max()) + 1)
+    low, high = [], []
+    for lane, cap, level in zip(
+        problem.lane.tolist(), problem.capacities.tolist(), raises.level, strict=True
+    ):
+        current = watermark[lane]
+        if level >= 0:
+            low.append(current)
+            high.append(current)
+            watermark[lane] = level
+        else:
+            low.append(0)
+            high.append(min(cap, current))
+    forced = np.cumsum(low)
+    possible = int(np.sum(high)) - np.cumsum(high)
+    return Bounds(raises, low, high, forced.tolist(), possible.tolist())
+
+
+def reaches(problem: ColdProblem, bounds: Bounds) -> bool:
+    """Whether the wanted total lies between what these raises force and what they allow."""
+    return bounds.forced[-1] <= problem.hit_blocks <= bounds.possible[0] + bounds.high[0]
+
+
+def needed_rate(problem: ColdProblem, seen: list[int], forced: list[int], possible: list[int]) -> Fraction:
+    """The least height (blocks per token) of the cumulative rate's highest point, over all choices of hits."""
+    numerator, denominator = 0, 1
+    for tokens, least, rest in zip(seen, forced, possible, strict=True):
+        needed = max(least, problem.hit_blocks - rest)
+        if needed * denominator > numerator * tokens:
+            numerator, denominator = needed, tokens
+    return Fraction(numerator, denominator)
+
+
+def smoothest(problem: ColdProblem, seen: list[int], candidates: list[Bounds]) -> tuple[Bounds, list[int]]:
+    """Of several sets of raises, the one whose hits make the lanes' rates fall least, and those hits."""
+    best: tuple[tuple[float, float], Bounds, list[int]] | None = None
+    for bounds, distribute in product(candidates, (from_the_end, from_the_start)):
+        hits = distribute(problem, seen, bounds)
+        score = fall_size(problem, hits)
+        if best is None or score < best[0]:
+            best = (score, bounds, hits)
+        if score[0] == 0:
+            break
+    if best is None:
+        raise ValueError("no candidates")
+    return best[1], best[2]
+
+
+def from_the_end(problem: ColdProblem, seen: list[int], bounds: Bounds) -> list[int]:
+    """Hits per request, adding up to the wanted total, under the target's line wherever these raises allow it.
+
+    Planned from the last request to the first: a lane's rate does not fall at a request when the hits before it are at
+    most in proportion to those behind it, so each request takes at least its proportional part of its lane's hits.
+    """
+    most_before = []  # most cumulative hits that are possible under the ceilings
+    reached = 0
+    for ceiling, high in zip(_ceilings(problem, seen, bounds), bounds.high, strict=True):
+        reached = min(reached + high, ceiling)
+        most_before.append(reached)
+    hits_left, tokens_left = _lane_shares(problem, bounds)
+    hits = [0] * len(seen)
+    lane_of, input_tokens = problem.lane.tolist(), problem.input_tokens.tolist()
+    for position in range(len(seen) - 1, -1, -1):
+        lane, tokens = lane_of[position], input_tokens[position]
+        before = tokens_left[lane] - tokens
+        ideal = hits_left[lane] - hits_left[lane] * before // tokens_left[lane]
+        ceiling, forced = (most_before[position - 1], bounds.forced[position - 1]) if position else (0, 0)
+        least = max(bounds.low[position], reached - ceiling)
+        most = min(bounds.high[position], reached - forced)
+        hit = min(max(ideal, least), most)
+        hits[position] = hit
+        reached -= hit
+        hits_left[lane] -= hit
+        tokens_left[lane] = before
+    return hits
+
+
+def from_the_start(problem: ColdProblem, seen: list[int], bounds: Bounds) -> list[int]:
+    """Hits as in `from_the_end`, but each lane follows its own straight line from its first request on.
+
+    Smoother where lanes have to catch up with their first, compulsory miss at the same time.
+    """
+    wanted = problem.hit_blocks
+    ceiling = _ceilings(problem, seen, bounds)
+    for position in range(len(seen) - 2, -1, -1):  # leave room for the hits that later raises force
+        ceiling[position] = min(ceiling[position], ceiling[position + 1] - bounds.low[position + 1])
+    shares, lane_tokens = _lane_shares(problem, bounds)
+    lane_hits, lane_seen = [0] * len(shares), [0] * len(shares)
+    hits: list[int] = []
+    reached = 0
+    for position, (lane, tokens) in enumerate(
+        zip(problem.lane.tolist(), problem.input_tokens.tolist(), strict=True)
+    ):
+        lane_seen[lane] += tokens
+        ideal = shares[lane] * lane_seen[lane] // lane_tokens[lane] - lane_hits[lane]
+        least = max(bounds.low[position], wanted - bounds.possible[position] - reached)
+        most = min(bounds.high[position], ceiling[position] - reached)
+        hit = min(max(ideal, least), most)
+        hits.append(hit)
+        reached += hit
+        lane_hits[lane] += hit
+    return hits
+
+
+def _ceilings(problem: ColdProblem, seen: list[int], bounds: Bounds) -> list[int]:
+    """Most cumulative hits: the target's line, and where these raises need more, exactly what they need."""
+    wanted, total = problem.hit_blocks, seen[-1]
+    return [
+        max(wanted * tokens // total, forced, wanted - rest)
+        for tokens, forced, rest in zip(seen, bounds.forced, bounds.possible, strict=True)
+    ]
+
+
+def _lane_shares(problem: ColdProblem, bounds: Bounds) -> tuple[list[int], list[int]]:
+    """Hit blocks and input tokens of each lane."""
+    lanes = int(problem.lane.max()) + 1
+
+    def per_lane(column: list[int] | Integers) -> list[int]:
+        sums: list[int] = np.bincount(problem.lane, weights=column, minlength=lanes).astype(np.int64).tolist()
+        return sums
+
+    tokens = per_lane(problem.input_tokens)
+    least, most = per_lane(bounds.low), per_lane(bounds.high)
+    return proportional_shares(problem.hit_blocks, tokens=tokens, least=least, most=most), tokens
+
+
+def proportional_shares(wanted: int, *, tokens: list[int], least: list[int], most: list[int]) -> list[int]:
+    """`wanted` hits split over lanes in proportion to their tokens, between what each lane must and can take."""
+    shares = [0] * len(tokens)
+    open_lanes = list(range(len(tokens)))
+    left = wanted
+    while open_lanes:  # water-filling: lanes at a bound leave, the others share what is left
+        open_tokens = sum(tokens[lane] for lane in open_lanes)
+        fixed = {lane: most[lane] for lane in open_lanes if left * tokens[lane] >= most[lane] * open_tokens}
+        if not fixed:
+            fixed = {
+                lane: least[lane] for lane in open_lanes if left * tokens[lane] < least[lane] * open_tokens
+            }
+        if not fixed:
+            break
+        for lane, share in fixed.items():
+            shares[lane] = share
+            left -= share
+        open_lanes = [lane for lane in open_lanes if lane not in fixed]
+    if open_lanes:
+        open_tokens = sum(tokens[lane] for lane in open_lanes)
+        for lane in open_lanes:
+            shares[lane] = left * tokens[lane] // open_tokens
+        largest_remainder = sorted(open_lanes, key=lambda lane: -(left * tokens[lane] % open_tokens))
+        for lane in largest_remainder[: left - sum(shares[lane] for lane in open_lanes)]:
+            shares[lane] += 1
+    return shares
+
+
+def fall_size(problem: ColdProblem, hits: list[int]) -> tuple[float, float]:
+    """How far the lanes' rates fall (blocks per token, summed): beyond one block of rounding, and at all."""
+    beyond = at_all = 0.0
+    hit = np.array(hits)
+    for part in requests_by_lane(problem.lane):
+        lane_hits, lane_seen = np.cumsum(hit[part]), np.cumsum(problem.input_tokens[part])
+        highest = np.maximum.accumulate((lane_hits - 1) / lane_seen)
+        depth = highest[:-1] - (lane_hits[1:] + 1) / lane_seen[1:]
+        beyond += float(depth[depth > 0].sum())
+        step = np.diff(lane_hits / lane_seen)
+        at_all -= float(step[step < -1e-15].sum())
+    return beyond, at_all
