@@ -1,0 +1,83 @@
+"""Writing and hashing JSON documents: whole or not at all, always in the same form."""
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import orjson
+
+from contract.errors import ArtifactError
+
+HASH_CHUNK = 1 << 20
+
+
+def document_text(document: Any) -> str:
+    """The form in which documents are stored: keys sorted, indent 2, non-ASCII kept, finite numbers only."""
+    return json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def canonical_sha256(document: Any) -> str:
+    """SHA-256 of the compact form with sorted keys."""
+    text = json.dumps(document, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file's bytes, read in pieces."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(HASH_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[BinaryIO]:
+    """A binary file that appears at `path` when the block ends well: written beside, flushed, renamed."""
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def write_document(path: Path, document: Any) -> None:
+    with whole_file(path) as file:
+        file.write(document_text(document).encode())
+
+
+def read_document(path: Path, what: str) -> dict[str, Any]:
+    """The JSON object in `path`. Raises ArtifactError that names `what` the file should be."""
+    return parse_document(read_bytes(path, what), path, what)
+
+
+def read_bytes(path: Path, what: str) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError as error:
+        raise ArtifactError(f"{path}: no such {what}") from error
+    except OSError as error:
+        raise ArtifactError(f"{path}: the {what} cannot be read ({error.strerror})") from error
+
+
+def parse_document(content: bytes, path: Path, what: str) -> dict[str, Any]:
+    try:
+        document = orjson.loads(content)
+    except orjson.JSONDecodeError as error:
+        raise ArtifactError(
+            f"{path}: the {what} is not JSON ({error}); it is damaged or was edited"
+        ) from error
+    if not isinstance(document, dict):
+        raise ArtifactError(f"{path}: the {what} must hold one JSON object")
+    return document

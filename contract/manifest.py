@@ -1,0 +1,71 @@
+"""The manifest: what was prepared, from what, and the hashes that prove it is still the same."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from contract.documents import canonical_sha256, document_text, parse_document, read_bytes
+from contract.errors import ArtifactError
+from contract.run_directory import RunDirectory
+
+SEAL = "manifest_sha256"
+
+
+def seal(document: dict[str, Any]) -> dict[str, Any]:
+    """`document` with `manifest_sha256`, the SHA-256 of its canonical form without that key."""
+    content = {key: value for key, value in document.items() if key != SEAL}
+    return {**content, SEAL: canonical_sha256(content)}
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A manifest whose seal has been checked. `document` is the whole content."""
+
+    directory: RunDirectory
+    document: dict[str, Any]
+
+    @property
+    def status(self) -> str:
+        return str(self.document["status"])
+
+    @property
+    def sha256(self) -> str:
+        return str(self.document[SEAL])
+
+    @property
+    def request_count(self) -> int:
+        return int(self.document["requests"]["count"])
+
+    @property
+    def total_input_tokens(self) -> int:
+        return int(self.document["requests"]["total_input_tokens"])
+
+    @property
+    def effective_config(self) -> dict[str, Any]:
+        config: dict[str, Any] = self.document["effective_config"]
+        return config
+
+    @property
+    def warmup_plan(self) -> list[dict[str, Any]]:
+        plan: list[dict[str, Any]] = self.document["warmup"]["plan"]
+        return plan
+
+
+def read_manifest(path: Path) -> Manifest:
+    """The manifest in `path`. Raises ArtifactError when one byte of it is not as it was written."""
+    directory = RunDirectory.of_manifest(path)
+    content = read_bytes(path, "manifest")
+    document = parse_document(content, path, "manifest")
+    if document.get(SEAL) != seal(document)[SEAL] or document_text(document).encode() != content:
+        raise ArtifactError(f"{path}: was changed after it was written; run prepare again")
+    return Manifest(directory, document)
+
+
+def read_prepared_manifest(path: Path) -> Manifest:
+    """As `read_manifest`, and it must be of prepared data."""
+    manifest = read_manifest(path)
+    if manifest.status != "prepared":
+        raise ArtifactError(
+            f"{path}: holds the preview of inspect, no data; run hitlab prepare --mode text with its scenario"
+        )
+    return manifest
