@@ -21,7 +21,7 @@ class _RedactingFormatter(logging.Formatter):
 
 @contextmanager
 def command_log(path: Path, redact: Redactor) -> Iterator[logging.Logger]:
-    """Everything that HitLab logs inside the block goes to `path`; an exception that passes is logged with its traceback."""
+    """Everything that HitLab logs inside the block goes to `path`; an exception that passes, too."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handler = logging.FileHandler(path, encoding="utf-8")
     handler.setFormatter(_RedactingFormatter(redact))
