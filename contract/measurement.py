@@ -1,0 +1,98 @@
+"""`measurement.json`: what the runner did and found, without any judgement of the hit rate."""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+Phase = Literal["precheck", "reset", "warmup", "baseline", "formal", "settle", "after"]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Finding(_Part):
+    """Something the reader of the result has to know. `tokens` is how much it is about, where that is known."""
+
+    code: str
+    message: str
+    tokens: int | None = None
+
+
+class Check(_Part):
+    """One check before the load. `not_checked` stops nothing and says why."""
+
+    name: str
+    status: Literal["ok", "failed", "not_checked"]
+    detail: str
+
+
+class PhaseRecord(_Part):
+    name: Phase
+    started_at: str
+    finished_at: str | None = None
+
+
+class WarmupRecord(_Part):
+    group_id: str
+    dp_rank: int
+    success: bool
+    elapsed_seconds: float | None
+    prompt_tokens: int | None
+
+
+class EngineRecord(_Part):
+    """Which engine answered. URLs as used, without credentials."""
+
+    kind: str
+    inference_url: str
+    metrics_urls: list[str]
+    reset_url: str | None
+    model: str
+    version: str | None
+    max_model_len: int | None
+    block_size: int | None
+    num_gpu_blocks: list[int | None]
+
+
+class LoadRecord(_Part):
+    """How the formal load went, beside the request records."""
+
+    driver: str
+    concurrency: int
+    stream: bool
+    retries: int
+    timeout_seconds: float
+    started: int
+    finished: int
+    failed: int
+    aborted: int
+    retried: int
+    wall_seconds: float
+    mean_in_flight: float
+    max_in_flight: int
+    lane_wait_seconds: float
+
+
+class Measurement(_Part):
+    """Status: complete (every request was answered), partial (some failed), interrupted, failed (it did not get through)."""
+
+    schema_version: Literal["1.0"] = "1.0"
+    status: Literal["running", "complete", "partial", "interrupted", "failed"]
+    run_id: str
+    stamp: str
+    manifest_sha256: str
+    started_at: str
+    finished_at: str | None = None
+    overrides: dict[str, Any] = {}
+    service: dict[str, Any]
+    validation: dict[str, Any]
+    engine: EngineRecord | None = None
+    preflight: list[Check] = []
+    phases: list[PhaseRecord] = []
+    warmup: list[WarmupRecord] = []
+    load: LoadRecord | None = None
+    settled: bool | None = None
+    kv_polling_failures: int = 0
+    findings: list[Finding] = []
+    error: str | None = None
