@@ -18,7 +18,8 @@ TERMINATE_SECONDS = 20
 
 def main(command: list[str]) -> int:
     # A session of its own: one process group for the engine and its children, out of reach of Ctrl-C.
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+    # Its output goes where our stderr goes: our stdout is a pipe that nobody reads on, and would block it when full.
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sys.stderr, start_new_session=True)
     print(process.pid, flush=True)
     while process.poll() is None:
         readable, _, _ = select.select([sys.stdin], [], [], POLL_SECONDS)
