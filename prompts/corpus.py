@@ -1,0 +1,279 @@
+"""Corpora: JSON Lines of texts, the records a group draws from, and their token ids, each encoded once.
+
+A record's text is stripped and every run of white space becomes one space. Records are numbered from 0 among the
+non-blank lines; `indices` of a scenario mean these numbers. A record's hash is the SHA-256 of its normalised text in
+UTF-8.
+"""
+
+import hashlib
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import orjson
+
+from contract.errors import ScenarioError
+from prompts.builtin import word_problems_path
+from prompts.tokenizer import Tokenizer
+
+BUILTIN_WORD_PROBLEMS = "builtin:word-problems"
+
+IntArray = np.ndarray[tuple[int], np.dtype[np.int32]]
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """The records of one file, normalised, in file order."""
+
+    path: str
+    file_sha256: str
+    texts: tuple[str, ...]
+    sha256: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which records a group draws from. `place` is the dotted path of the scenario, for messages.
+
+    `random` draws from the whole corpus, `indices` and `question_sha256` from the listed records, `mixed` from the
+    indices first and then the hashes.
+    """
+
+    mode: Literal["random", "indices", "question_sha256", "mixed"] = "random"
+    indices: tuple[int, ...] = ()
+    question_sha256: tuple[str, ...] = ()
+    place: str = "corpus.selection"
+
+
+def normalise(text: str) -> str:
+    """Strip, and make one space of every run of white space."""
+    return " ".join(text.split())
+
+
+def load_corpus(path: str | Path, field: str) -> Corpus:
+    """Read a JSON Lines corpus (UTF-8, with or without a byte order mark; blank lines are skipped).
+
+    Raises `ScenarioError` naming file and line when a line is not a JSON object, lacks the field, or the field is not a
+    text with something in it; and when the file cannot be read or has no record.
+    """
+    name = str(path)
+    file = Path(path).expanduser()
+    if name.startswith("builtin:"):
+        if name != BUILTIN_WORD_PROBLEMS:
+            raise ScenarioError(
+                f"corpus.path: there is no {name}; the built-in corpus is {BUILTIN_WORD_PROBLEMS}"
+            )
+        file = word_problems_path()
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise ScenarioError(f"corpus.path: {name} cannot be read ({error.strerror or error})") from error
+    texts = [
+        _record_text(line, f"{name}:{number}", field)
+        for number, line in enumerate(content.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1)
+        if line.strip()
+    ]
+    if not texts:
+        raise ScenarioError(
+            f"corpus.path: {name} is empty; it needs one JSON object per line with the field {field!r}"
+        )
+    return Corpus(
+        path=name,
+        file_sha256=hashlib.sha256(content).hexdigest(),
+        texts=tuple(texts),
+        sha256=tuple(hashlib.sha256(text.encode()).hexdigest() for text in texts),
+    )
+
+
+def _record_text(line: bytes, place: str, field: str) -> str:
+    try:
+        record = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise ScenarioError(
+            f"{place}: not valid JSON ({error}); a corpus has one JSON object per line"
+        ) from error
+    if not isinstance(record, dict):
+        raise ScenarioError(f"{place}: a JSON object is needed, found {type(record).__name__}")
+    if field not in record:
+        found = ", ".join(sorted(record)) or "none"
+        raise ScenarioError(f"{place}: the field {field!r} is missing (fields: {found}); see corpus.field")
+    value = record[field]
+    if not isinstance(value, str) or not value.strip():
+        raise ScenarioError(
+            f"{place}: the field {field!r} must be a text with something in it, found {value!r:.80}"
+        )
+    return normalise(value)
+
+
+def select_records(corpus: Corpus, selection: Selection, group_size: int, seed: int) -> list[int]:
+    """The record numbers a group draws from: max(2, group size) of them.
+
+    `random`: full shuffles of the corpus by `random.Random(seed)`, one after another, cut to size. The other modes
+    repeat the listed records cyclically. Raises `ScenarioError` for an index outside the corpus, for a hash that
+    matches no record or several, and for an empty list.
+    """
+    size = max(2, group_size)
+    if selection.mode == "random":
+        rng = random.Random(seed)
+        pool: list[int] = []
+        while len(pool) < size:
+            shuffled = list(range(len(corpus)))
+            rng.shuffle(shuffled)
+            pool += shuffled
+        return pool[:size]
+    listed: list[int] = []
+    if selection.mode in ("indices", "mixed"):
+        listed += _checked_indices(corpus, selection)
+    if selection.mode in ("question_sha256", "mixed"):
+        listed += _found_hashes(corpus, selection)
+    if not listed:
+        raise ScenarioError(f"{selection.place}: mode {selection.mode} needs at least one record, found none")
+    return [listed[i % len(listed)] for i in range(size)]
+
+
+def _checked_indices(corpus: Corpus, selection: Selection) -> tuple[int, ...]:
+    for place, index in enumerate(selection.indices):
+        if not 0 <= index < len(corpus):
+            raise ScenarioError(
+                f"{selection.place}.indices[{place}]: there is no record {index}; "
+                f"{corpus.path} has {len(corpus)} (0 to {len(corpus) - 1})"
+            )
+    return selection.indices
+
+
+def _found_hashes(corpus: Corpus, selection: Selection) -> list[int]:
+    wanted = {digest.lower() for digest in selection.question_sha256}
+    found: dict[str, list[int]] = {digest: [] for digest in wanted}
+    for index, digest in enumerate(corpus.sha256):
+        if digest in wanted:
+            found[digest].append(index)
+    records: list[int] = []
+    for place, digest in enumerate(selection.question_sha256):
+        matches = found[digest.lower()]
+        if len(matches) != 1:
+            what = f"matches records {matches[0]} and {matches[1]}" if matches else "matches no record"
+            raise ScenarioError(
+                f"{selection.place}.question_sha256[{place}]: {digest} {what} of {corpus.path}; "
+                "it must match exactly one"
+            )
+        records.append(matches[0])
+    return records
+
+
+class EncodedCorpus:
+    """Token ids of a corpus, encoded on first use and kept.
+
+    Every record has two forms: `first` stands at the start of a text; `following` stands behind another record, one
+    space between them. How a tokenizer wants that space written (in front of the text or not at all, when it
+    sets its own mark) is found out by trying on a few records.
+
+    A record is usable when its ids survive decoding and encoding and hold no special token. Where they do not survive,
+    the ids that its decoded text gives are tried. An unusable record (it has a character outside the vocabulary, say, or
+    the text of an end-of-text token) is left out of every prompt and listed in `unusable`.
+    """
+
+    _BATCH = 256
+    _EMPTY = np.empty(0, dtype=np.int32)
+
+    def __init__(self, corpus: Corpus, tokenizer: Tokenizer) -> None:
+        self.corpus = corpus
+        self.unusable: set[int] = set()
+        self._tokenizer = tokenizer
+        self._special = frozenset(tokenizer.special_token_ids)
+        self._first: dict[int, IntArray] = {}
+        self._following: dict[int, IntArray] = {}
+        self._space = self._space_in_front()
+
+    def first(self, index: int) -> IntArray:
+        """Ids of the record at the start of a text; empty when it is not usable."""
+        if index not in self._first:
+            ids = self._surviving([self._tokenizer.encode(self.corpus.texts[index])])[0]
+            self._first[index] = np.array(ids, dtype=np.int32)
+        return self._first[index]
+
+    def following(self, index: int) -> IntArray:
+        """Ids of the record behind other text, the space included; empty when it is not usable."""
+        if index not in self._following:
+            self.load([index])
+        return self._following[index]
+
+    def load(self, indices: Iterable[int]) -> None:
+        """Encode the `following` form of all these records at once, where that has not happened."""
+        missing = [index for index in dict.fromkeys(indices) if index not in self._following]
+        for start in range(0, len(missing), self._BATCH):
+            batch = missing[start : start + self._BATCH]
+            encoded = self._tokenizer.encode_batch(
+                [self._space + self.corpus.texts[index] for index in batch]
+            )
+            for index, ids in zip(batch, self._surviving(encoded), strict=True):
+                self._following[index] = np.array(ids, dtype=np.int32)
+                if not ids:
+                    self.unusable.add(index)
+
+    def stream(
+        self, pool: Sequence[int], start: int, length: int, *, first: bool
+    ) -> tuple[IntArray, list[int]]:
+        """At least `length` ids of the pool's records from `start` on, cyclically, and the records used.
+
+        Raises `ScenarioError` when no record of the pool is usable.
+        """
+        pieces: list[IntArray] = []
+        used: list[int] = []
+        total = 0
+        place = start
+        while total < length:
+            index = pool[place % len(pool)]
+            piece = self.first(index) if first and not used else self.following(index)
+            if len(piece):
+                used.append(index)
+                pieces.append(piece)
+                total += len(piece)
+            place += 1
+            if place - start >= len(pool) and not used:
+                raise ScenarioError(
+                    f"corpus.path: no selected record of {self.corpus.path} can be written by "
+                    f"{self._tokenizer.path} without special tokens; choose other records or another tokenizer"
+                )
+        return (np.concatenate(pieces) if pieces else self._EMPTY), used
+
+    def samples(self, count: int) -> list[int]:
+        """The first `count` usable records (fewer when there are not as many)."""
+        found: list[int] = []
+        for start in range(0, len(self.corpus), self._BATCH):
+            batch = range(start, min(start + self._BATCH, len(self.corpus)))
+            self.load(batch)
+            found += [index for index in batch if index not in self.unusable and len(self.first(index))][
+                :count
+            ]
+            if len(found) >= count:
+                break
+        return found[:count]
+
+    def _surviving(self, batch: list[list[int]]) -> list[list[int]]:
+        again = self._reencode(batch)
+        changed = [i for i, ids in enumerate(again) if ids != batch[i]]
+        result = list(batch)
+        for i, stable in zip(changed, self._reencode([again[i] for i in changed]), strict=True):
+            result[i] = stable if stable == again[i] else []
+        return [ids if self._special.isdisjoint(ids) else [] for ids in result]
+
+    def _reencode(self, batch: list[list[int]]) -> list[list[int]]:
+        return self._tokenizer.encode_batch(self._tokenizer.decode_batch(batch))
+
+    def _space_in_front(self) -> str:
+        texts = self.corpus.texts[:9]
+        pairs = list(zip(texts, texts[1:] or texts, strict=False))
+        firsts = self._tokenizer.encode_batch([first for first, _ in pairs])
+        wanted = self._tokenizer.encode_batch([f"{first} {second}" for first, second in pairs])
+
+        def hits(space: str) -> int:
+            seconds = self._tokenizer.encode_batch([space + second for _, second in pairs])
+            return sum(a + b == both for a, b, both in zip(firsts, seconds, wanted, strict=True))
+
+        return max((" ", ""), key=hits)
