@@ -54,7 +54,7 @@ format: .venv-dev/ready
 
 # Other pins: a new environment. Another pyproject.toml alone: only our own entry in it.
 %/ready: %/packages pyproject.toml
-	@$*/bin/pip install --quiet --no-deps --editable .
+	@$*/bin/pip install -qq --no-deps --editable .
 	@touch $@
 
 .venv/packages: requirements/base.txt
@@ -63,7 +63,7 @@ format: .venv-dev/ready
 	@$(find_python); \
 	echo "building $(@D) from $< with $$python"; \
 	"$$python" -m venv --clear $(@D); \
-	$(@D)/bin/pip install --quiet --require-hashes --no-deps -r $<
+	$(@D)/bin/pip install -qq --require-hashes --no-deps -r $<
 	@touch $@
 
 # Sets $python to an interpreter that is new enough and makes virtual environments: PYTHON, else one on the PATH.
@@ -92,7 +92,7 @@ COMPILE = build/pip-tools/bin/pip-compile --quiet --upgrade --generate-hashes --
 	--no-emit-index-url --no-emit-trusted-host --no-emit-find-links --unsafe-package hitlab
 requirements:
 	@$(find_python); "$$python" -m venv --clear build/pip-tools
-	@build/pip-tools/bin/pip install --quiet pip-tools
+	@build/pip-tools/bin/pip install -qq pip-tools
 	@export CUSTOM_COMPILE_COMMAND='make requirements'; \
 	$(COMPILE) --extra dev --output-file requirements/dev.txt pyproject.toml; \
 	$(COMPILE) --constraint requirements/dev.txt --output-file requirements/base.txt pyproject.toml
