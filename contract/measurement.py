@@ -75,7 +75,7 @@ class LoadRecord(_Part):
 
 
 class Measurement(_Part):
-    """Status: complete (every request was answered), partial (some failed), interrupted, failed (it did not get through)."""
+    """Status: complete (every request was answered), partial (some failed), interrupted, failed (did not get through)."""
 
     schema_version: Literal["1.0"] = "1.0"
     status: Literal["running", "complete", "partial", "interrupted", "failed"]

@@ -296,6 +296,7 @@ def manifest_document(
         "requests": {
             "count": plan.count,
             "total_input_tokens": plan.total_input_tokens,
+            "longest_request_tokens": int((plan.input_tokens + plan.output_tokens).max()),
             "input_length_summary": length_summary(plan.input_tokens),
             "output_length_summary": length_summary(plan.output_tokens),
         },

@@ -1,0 +1,46 @@
+"""Analyse a measurement again, or two saved Prometheus scrapes. Needs no engine."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from contract.errors import ScenarioError
+from hitlab.arguments import ManifestPath
+from hitlab.terminal import print_json, print_warning
+
+
+def command(
+    manifest: ManifestPath,
+    measurement: Annotated[
+        str | None,
+        typer.Option(
+            "--measurement", metavar="STAMP", help="A directory under result/runs.", show_default=False
+        ),
+    ] = None,
+    baseline: Annotated[
+        Path | None,
+        typer.Option("--baseline", metavar="FILE", help="Scrape before the load.", show_default=False),
+    ] = None,
+    after: Annotated[
+        Path | None,
+        typer.Option("--after", metavar="FILE", help="Scrape after the load.", show_default=False),
+    ] = None,
+) -> int:
+    from analyzer.analyze import analyze_measurement
+    from analyzer.offline import analyze_scrapes
+    from contract.manifest import read_prepared_manifest
+
+    prepared = read_prepared_manifest(manifest)
+    if measurement is not None and baseline is None and after is None:
+        analysis = analyze_measurement(prepared, measurement)
+    elif measurement is None and baseline is not None and after is not None:
+        analysis = analyze_scrapes(prepared, baseline, after)
+    else:
+        raise ScenarioError(
+            "analyze needs either --measurement STAMP, or both --baseline FILE and --after FILE"
+        )
+    print_json(analysis.document)
+    if analysis.message:
+        print_warning(analysis.message)
+    return int(analysis.exit_code)

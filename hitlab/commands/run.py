@@ -1,0 +1,151 @@
+"""Measure an engine with prepared data and analyse the result."""
+
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from contract.errors import ExitCode, ScenarioError
+from contract.run_directory import MeasurementDirectory
+from contract.scenario import Scenario, load_scenario
+from hitlab.arguments import ScenarioPath
+from hitlab.terminal import Terminal, print_error, print_warning
+
+TABLE_WIDTH = 200
+"""Wide enough that no cell of the result is ever cut, whatever stdout is."""
+
+
+def command(
+    context: typer.Context,
+    scenario: ScenarioPath,
+    manifest: Annotated[
+        Path | None,
+        typer.Option(
+            "--manifest",
+            metavar="FILE",
+            help="Use this prepared data instead of the newest.",
+            show_default=False,
+        ),
+    ] = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            "--engine",
+            metavar="KIND",
+            help="external or simulator, instead of engine.kind.",
+            show_default=False,
+        ),
+    ] = None,
+    driver: Annotated[
+        str | None,
+        typer.Option("--driver", metavar="KIND", help="native, instead of driver.kind.", show_default=False),
+    ] = None,
+    measure_only: Annotated[
+        bool, typer.Option("--measure-only", help="Measure, but leave the analysis to `hitlab analyze`.")
+    ] = False,
+) -> int:
+    from runner.measure import Interrupted, measure
+    from runner.prepared import find_prepared
+
+    terminal: Terminal = context.obj
+    loaded, overrides = with_overrides(load_scenario(scenario), engine=engine, driver=driver)
+    prepared = find_prepared(scenario, loaded, manifest)
+    with stop_on_signals() as stop, running_engine(loaded) as target, terminal.progress() as progress:
+        try:
+            measured = measure(loaded, prepared, target, overrides=overrides, stop=stop, progress=progress)
+        except Interrupted:
+            print_error("interrupted; what was measured is kept under result/runs")
+            return int(ExitCode.INTERRUPTED)
+    if measure_only:
+        print(measured.root)
+        return 0
+    return show_result(prepared.manifest.directory.manifest, measured)
+
+
+def show_result(manifest: Path, measured: MeasurementDirectory) -> int:
+    """Analyse, print title, table and path, and return the exit code."""
+    from analyzer.analyze import analyze_measurement
+    from analyzer.table import result_table, result_title
+    from contract.manifest import read_prepared_manifest
+
+    analysis = analyze_measurement(read_prepared_manifest(manifest), measured.stamp)
+    print(result_title(analysis.document["run_id"]))
+    Console(file=sys.stdout, width=TABLE_WIDTH).print(result_table(analysis.document))
+    print(f"Detailed analysis is available at: {analysis.path}")
+    for warning in analysis.document["warnings"]:
+        print_warning(warning_line(warning))
+    if analysis.message and analysis.exit_code != ExitCode.DONE:
+        print_error(analysis.message)
+    return int(analysis.exit_code)
+
+
+def warning_line(warning: dict[str, Any]) -> str:
+    if "message" in warning:
+        return f"{warning['code']}: {warning['message']}"
+    if "difference_pp" in warning:
+        return f"{warning['code']}: {warning['difference_pp']:.2f} pp"
+    return (
+        f"{warning['code']}: {warning['requested_target_hit_rate']:.2%} asked for, "
+        f"{warning['reachable_min']:.2%} to {warning['reachable_max']:.2%} reachable"
+    )
+
+
+def with_overrides(
+    scenario: Scenario, *, engine: str | None, driver: str | None
+) -> tuple[Scenario, dict[str, Any]]:
+    """The scenario with the command line's choices, and which they were."""
+    overrides: dict[str, Any] = {}
+    for option, value, section, kinds in (
+        ("--engine", engine, "engine", ("external", "simulator")),
+        ("--driver", driver, "driver", ("native",)),
+    ):
+        if value is None:
+            continue
+        if value not in kinds:
+            raise ScenarioError(f"{option} {value}: must be {' or '.join(kinds)}")
+        changed = getattr(scenario, section).model_copy(update={"kind": value})
+        scenario = scenario.model_copy(update={section: changed})
+        overrides[f"{section}.kind"] = value
+    return scenario, overrides
+
+
+@contextmanager
+def running_engine(scenario: Scenario) -> Iterator[Any]:
+    """The engine of the scenario, started where it is ours to start, stopped at the end of the block."""
+    from contract.redaction import service_api_key
+    from runner.engines.external import external_engine
+    from runner.engines.simulator import simulator_engine, simulator_settings
+
+    if scenario.engine.kind == "external":
+        yield external_engine(scenario.service)
+        return
+    from simulator.options import checked_config
+    from simulator.process import start_simulator
+
+    config = checked_config(simulator_settings(scenario, service_api_key(scenario.service.api_key)))
+    with start_simulator(config) as simulator:
+        yield simulator_engine(scenario, simulator.url)
+
+
+@contextmanager
+def stop_on_signals() -> Iterator[threading.Event]:
+    """An event that SIGINT and SIGTERM set; a second SIGINT interrupts at once."""
+    stop = threading.Event()
+
+    def handle(number: int, _frame: object) -> None:
+        if stop.is_set() and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        stop.set()
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,85 @@
+"""The command line. One thin module per command; a service is imported only when its command runs."""
+
+import logging
+import sys
+import traceback
+from typing import Annotated
+
+import typer
+
+from contract.errors import ExitCode, HitLabError
+from hitlab.commands import analyze, inspect, prepare, run, sim, validate
+from hitlab.terminal import Terminal, print_error
+
+app = typer.Typer(
+    name="hitlab",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help="Benchmark KV-cache reuse in LLM serving: data with a known prefix-cache hit rate, a real engine, a verdict "
+    "to the token.\n\nThe way of a run: inspect (what is reachable?), prepare (build the data), validate (still the "
+    "same?), run (measure and analyse).",
+)
+
+
+def version_line(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"hitlab {version('hitlab')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    context: typer.Context,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress; results are still printed.")] = False,
+    _version: Annotated[
+        bool, typer.Option("--version", callback=version_line, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    context.obj = Terminal(quiet=quiet, debug=debug)
+
+
+for module in (inspect, prepare, validate, run, analyze):
+    app.command(name=module.__name__.rsplit(".", 1)[1], help=module.__doc__)(module.command)
+app.command(
+    name="sim",
+    help=sim.__doc__,
+    add_help_option=False,  # the simulator's own options, and its own --help
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)(sim.command)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run a command and exit with its code (design, section 7)."""
+    logging.getLogger("hitlab").addHandler(logging.NullHandler())
+    arguments = sys.argv[1:] if arguments is None else arguments
+    debug = "--debug" in arguments
+    try:
+        code = app(arguments, standalone_mode=False)
+    except HitLabError as error:
+        print_error(str(error))
+        if debug:
+            traceback.print_exc()
+        sys.exit(error.exit_code)
+    except typer.Exit as ending:
+        sys.exit(ending.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        print_error("interrupted")
+        sys.exit(ExitCode.INTERRUPTED)
+    except Exception as error:  # noqa: BLE001 - the last handler: a fault of ours, told as one
+        usage_code = getattr(error, "exit_code", None)
+        if usage_code is not None and hasattr(error, "format_message"):
+            context = getattr(error, "ctx", None)
+            if context is not None:
+                typer.echo(context.get_usage(), err=True)
+            print_error(error.format_message())
+            sys.exit(usage_code)
+        print_error(f"a fault in HitLab: {type(error).__name__}: {error} (--debug shows where)")
+        if debug:
+            traceback.print_exc()
+        sys.exit(ExitCode.FAULT)
+    sys.exit(code or 0)

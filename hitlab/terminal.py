@@ -1,0 +1,94 @@
+"""What goes where: results to stdout; progress, warnings and errors to stderr."""
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from contract.progress import Progress as ProgressCallback
+from contract.progress import silent
+
+REFRESH_SECONDS = 0.1
+
+
+def print_error(message: str) -> None:
+    """One line per problem, each marked as an error."""
+    for line in message.splitlines() or [""]:
+        print(f"ERROR: {line}", file=sys.stderr)
+
+
+def print_warning(message: str) -> None:
+    print(f"WARNING: {message}", file=sys.stderr)
+
+
+def print_json(document: Any, *, one_line: bool = False) -> None:
+    print(json.dumps(document, ensure_ascii=False, indent=None if one_line else 2))
+
+
+@dataclass(frozen=True)
+class Terminal:
+    """How a command shows what it does. Progress bars appear on a terminal only."""
+
+    quiet: bool = False
+    debug: bool = False
+
+    @contextmanager
+    def progress(self) -> Iterator[ProgressCallback]:
+        """A callback for services; bars vanish into their last state when the block ends."""
+        if self.quiet:
+            yield silent
+            return
+        if not sys.stderr.isatty():
+            yield _Steps()
+            return
+        with Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=30),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(elapsed_when_finished=True),
+            console=Console(stderr=True),
+        ) as bars:
+            yield _Bars(bars)
+
+
+class _Bars:
+    """One bar per label. Updates are thinned out, so that a callback per request costs nothing."""
+
+    def __init__(self, bars: Progress) -> None:
+        self._bars = bars
+        self._tasks: dict[str, TaskID] = {}
+        self._shown = 0.0
+
+    def __call__(self, label: str, done: int, total: int | None) -> None:
+        now = time.monotonic()
+        if label in self._tasks and done != total and now - self._shown < REFRESH_SECONDS:
+            return
+        self._shown = now
+        if label not in self._tasks:
+            self._finish_open()
+            self._tasks[label] = self._bars.add_task(label, total=total)
+        self._bars.update(self._tasks[label], completed=done, total=total)
+
+    def _finish_open(self) -> None:
+        """A step without a count is over when the next one begins."""
+        for task in self._bars.tasks:
+            if task.total is None:
+                self._bars.update(task.id, total=1, completed=1)
+
+
+class _Steps:
+    """Off a terminal: one line when a step begins."""
+
+    def __init__(self) -> None:
+        self._seen: set[str] = set()
+
+    def __call__(self, label: str, done: int, total: int | None) -> None:  # noqa: ARG002 - the protocol's
+        if label not in self._seen:
+            self._seen.add(label)
+            print(f"{label}{'' if total is None else f' ({total})'} ...", file=sys.stderr, flush=True)

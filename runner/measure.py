@@ -1,0 +1,216 @@
+"""One measurement: engine, preflight, reset, warmup, baseline, formal load, settling, after."""
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from contract.artifact_check import check_artifacts
+from contract.command_log import command_log
+from contract.documents import whole_file, write_document
+from contract.effective_config import effective_config
+from contract.errors import HitLabError
+from contract.events import EventLog, utc_now
+from contract.measurement import EngineRecord, Finding, Measurement, Phase, PhaseRecord
+from contract.progress import Progress, silent
+from contract.redaction import Redactor, service_api_key
+from contract.run_directory import MeasurementDirectory
+from contract.scenario import Scenario
+from runner.control import ControlClient, Scrape
+from runner.engines.engine import Engine
+from runner.formal import FormalPhase, run_formal_phase
+from runner.preflight import Preflight, PreflightError, preflight
+from runner.prepared import PreparedData
+from runner.reset import reset_cache
+from runner.settle import Settled, quiet_scrape, settled_scrape
+from runner.warmup import warm_up
+
+LOGGER = logging.getLogger("hitlab.runner")
+
+
+class Interrupted(Exception):  # noqa: N818 - a way to end, not an error
+    """The user stopped the run; what was measured has been kept."""
+
+
+class _Record:
+    """The measurement while it grows: every step is on disk before the next one begins."""
+
+    def __init__(self, directory: MeasurementDirectory, first: Measurement, redact: Redactor) -> None:
+        self._directory = directory
+        self._redact = redact
+        self.state = first
+        self.events = EventLog(directory.events, redact)
+        self.events.write("run_started", run_id=first.run_id, stamp=first.stamp)
+        self.update()
+
+    def update(self, **fields: Any) -> None:
+        self.state = self.state.model_copy(update=fields)
+        write_document(self._directory.measurement, self.state.model_dump(mode="json"))
+
+    @contextmanager
+    def phase(self, name: Phase) -> Iterator[None]:
+        begun = PhaseRecord(name=name, started_at=utc_now())
+        earlier = self.state.phases
+        self.update(phases=[*earlier, begun])
+        self.events.write("phase_started", phase=name)
+        LOGGER.info("phase %s", name)
+        yield
+        ended = begun.model_copy(update={"finished_at": utc_now()})
+        self.update(phases=[*earlier, ended])
+        self.events.write("phase_finished", phase=name)
+
+    def find(self, finding: Finding | None) -> None:
+        if finding is not None:
+            self.update(findings=[*self.state.findings, finding])
+            self.events.write("warning", **finding.model_dump(mode="json"))
+            LOGGER.warning("%s: %s", finding.code, finding.message)
+
+    def finish(self, status: str, error: str | None = None) -> None:
+        text = None if error is None else self._redact(error)
+        self.update(status=status, error=text, finished_at=utc_now())
+        self.events.write("run_finished", status=status, error=text)
+        self.events.close()
+
+
+def measure(
+    scenario: Scenario,
+    prepared: PreparedData,
+    engine: Engine,
+    *,
+    overrides: dict[str, Any],
+    stop: threading.Event,
+    progress: Progress = silent,
+) -> MeasurementDirectory:
+    """Measure once and leave everything in a new directory under `result/runs/`.
+
+    Setting `stop` ends the run early; what was measured is kept and Interrupted is raised. A HitLabError is recorded
+    in measurement.json before it goes on to the caller.
+    """
+    manifest = prepared.manifest
+    api_key = service_api_key(scenario.service.api_key)
+    redact = Redactor(api_key)
+    with command_log(manifest.directory.log("run"), redact):
+        check_artifacts(manifest, progress)
+        directory = manifest.directory.new_measurement()
+        config = effective_config(scenario)
+        first = Measurement(
+            status="running",
+            run_id=manifest.document["run_id"],
+            stamp=directory.stamp,
+            manifest_sha256=manifest.sha256,
+            started_at=utc_now(),
+            overrides=overrides,
+            service=config["service"],
+            validation=config["validation"],
+        )
+        record = _Record(directory, first, redact)
+        client = ControlClient(
+            engine,
+            api_key=api_key,
+            timeout_seconds=scenario.service.timeout_seconds,
+            engine_label_map=scenario.service.engine_label_map,
+            redact=redact,
+        )
+        try:
+            _run_phases(scenario, prepared, client, directory, record, api_key, stop, progress)
+        except Interrupted:
+            record.finish("interrupted", "stopped by the user")
+            raise
+        except HitLabError as error:
+            if isinstance(error, PreflightError):
+                record.update(preflight=list(error.checks))
+            record.finish("failed", str(error))
+            raise
+        except BaseException as error:
+            record.finish("failed", f"{type(error).__name__}: {error}")
+            raise
+        finally:
+            client.close()
+    return directory
+
+
+def _run_phases(
+    scenario: Scenario,
+    prepared: PreparedData,
+    client: ControlClient,
+    directory: MeasurementDirectory,
+    record: _Record,
+    api_key: str,
+    stop: threading.Event,
+    progress: Progress,
+) -> None:
+    manifest = prepared.manifest
+
+    def go_on() -> None:
+        if stop.is_set():
+            raise Interrupted
+
+    with record.phase("precheck"):
+        progress("Check the engine", 0, None)
+        longest = manifest.document["requests"]["longest_request_tokens"]
+        checked = preflight(client, scenario, prepared.tokenizer, longest, stop)
+        record.update(preflight=list(checked.checks), engine=_engine_record(client.engine, checked))
+    go_on()
+    with record.phase("reset"):
+        record.find(reset_cache(client, assume_empty_cache=scenario.service.assume_empty_cache, stop=stop))
+    go_on()
+    if manifest.document["warmup"]["enabled"]:
+        with record.phase("warmup"):
+            warmed = warm_up(client, scenario, manifest, api_key=api_key, stop=stop, progress=progress)
+            record.update(warmup=warmed)
+        go_on()
+    with record.phase("baseline"):
+        progress("Wait for an idle engine", 0, None)
+        baseline = quiet_scrape(client, stop)
+        record.find(baseline.finding)
+        _write_text(directory.baseline, baseline.scrape)
+    go_on()
+    with record.phase("formal"):
+        formal = run_formal_phase(
+            client, scenario, manifest, directory, api_key=api_key, stop=stop, progress=progress
+        )
+        record.update(load=formal.load, kv_polling_failures=formal.kv_polling_failures)
+    _finish(client, directory, record, baseline, formal, stop, progress)
+    go_on()
+    record.finish("complete" if formal.load.failed == 0 else "partial")
+
+
+def _finish(
+    client: ControlClient,
+    directory: MeasurementDirectory,
+    record: _Record,
+    baseline: Settled,
+    formal: FormalPhase,
+    stop: threading.Event,
+    progress: Progress,
+) -> None:
+    """Wait for the counters and take the last scrape; after an interruption without waiting."""
+    with record.phase("settle"):
+        progress("Wait for the counters", 0, None)
+        settled = settled_scrape(client, baseline.scrape, formal.expected_queries, stop)
+        record.update(settled=settled.settled)
+        record.find(settled.finding)
+    with record.phase("after"):
+        _write_text(directory.after, settled.scrape)
+
+
+def _write_text(path: Any, scrape: Scrape) -> None:
+    with whole_file(path) as file:
+        file.write(scrape.text.encode())
+
+
+def _engine_record(engine: Engine, checked: Preflight) -> EngineRecord:
+    configs = [rank.cache_config for rank in checked.scrape.snapshot.ranks]
+    first = configs[0]
+    return EngineRecord(
+        kind=engine.kind,
+        inference_url=engine.inference_url,
+        metrics_urls=list(engine.metrics_urls),
+        reset_url=engine.reset_url,
+        model=engine.model,
+        version=checked.version,
+        max_model_len=checked.max_model_len,
+        block_size=first.block_size if first else None,
+        num_gpu_blocks=[config.num_gpu_blocks if config else None for config in configs],
+    )

@@ -1,0 +1,65 @@
+"""Requests for the native driver, read from full.jsonl one row at a time."""
+
+import os
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from runner.drivers.native.lanes import OutgoingRequest
+
+
+def outgoing_requests(
+    full: Path, *, model: str, stream: bool, generation_kwargs: Mapping[str, Any]
+) -> Iterator[OutgoingRequest]:
+    """One request per row in final order. A body is made only when its request starts, so waiting ones cost little.
+
+    Rows with a lane (cold mode) carry it and their rank; other rows leave the rank to the server.
+    """
+    fixed = {**generation_kwargs, "model": model, "stream": stream}
+    if stream:
+        fixed["stream_options"] = {"include_usage": True}
+    with full.open("rb") as file:
+        offset = 0
+        for line in file:
+            row = orjson.loads(line)
+            rank = row["dp_rank"]
+            yield OutgoingRequest(
+                position=row["sequence_index"],
+                request_id=row["request_id"],
+                group=row["group_id"],
+                body=partial(_body, file.fileno(), offset, len(line), fixed),
+                lane=None if rank is None else (row["group_id"], rank),
+                dp_rank=rank,
+                lane_sequence=row["lane_sequence"],
+            )
+            offset += len(line)
+
+
+def _body(descriptor: int, offset: int, length: int, fixed: Mapping[str, Any]) -> bytes:
+    row = orjson.loads(os.pread(descriptor, length, offset))
+    return orjson.dumps({**fixed, "prompt": row["question"], "max_tokens": row["max_tokens"]})
+
+
+def warmup_requests(plan: list[dict[str, Any]], *, model: str, ranks: int) -> Iterator[OutgoingRequest]:
+    """The warmup plan by (group, rank) as requests that do not stream; one lane per rank, so ranks go in parallel."""
+    ordered = sorted(plan, key=lambda item: (int(item["group_id"].removeprefix("group-")), item["dp_rank"]))
+    for position, item in enumerate(ordered):
+        body = {
+            "model": model,
+            "prompt": item["prompt"],
+            "max_tokens": item["max_tokens"],
+            "temperature": 0,
+            "stream": False,
+        }
+        yield OutgoingRequest(
+            position=position,
+            request_id=item["request_id"],
+            group=item["group_id"],
+            body=orjson.dumps(body),
+            lane=item["dp_rank"],
+            dp_rank=item["dp_rank"] if ranks > 1 else None,
+            lane_sequence=position,
+        )

@@ -1,0 +1,74 @@
+"""Waiting, with a limit, until an engine is idle and its counters have caught up (design, section 5)."""
+
+import threading
+import time
+from dataclasses import dataclass
+
+from contract.measurement import Finding
+from enginemetrics.settling import is_idle, same_counters, settling
+from runner.control import ControlClient, Scrape
+
+POLL_SECONDS = 0.2
+LIMIT_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class Settled:
+    """The last scrape, whether it can be relied on, and why not."""
+
+    scrape: Scrape
+    settled: bool
+    finding: Finding | None
+
+
+def quiet_scrape(
+    client: ControlClient, stop: threading.Event, limit_seconds: float = LIMIT_SECONDS
+) -> Settled:
+    """Wait for an idle engine and two equal scrapes: the state from which differences are taken."""
+    deadline = time.monotonic() + limit_seconds
+    previous: Scrape | None = None
+    while True:
+        current = client.scrape()
+        idle = is_idle(current.snapshot)
+        if idle is not False and previous and same_counters(previous.snapshot, current.snapshot):
+            return Settled(current, True, None)
+        if time.monotonic() > deadline or stop.is_set():
+            busy = "has requests running or waiting" if idle is False else "counters keep changing"
+            message = f"the engine {busy} after {limit_seconds:g} s; somebody else is using it"
+            return Settled(current, False, Finding(code="ENGINE_NOT_IDLE", message=message))
+        previous = current
+        stop.wait(POLL_SECONDS)
+
+
+def settled_scrape(
+    client: ControlClient,
+    baseline: Scrape,
+    expected_queries: int | None,
+    stop: threading.Event,
+    limit_seconds: float = LIMIT_SECONDS,
+) -> Settled:
+    """Wait until the counters show exactly the tokens that were answered, then for two equal scrapes.
+
+    When that never happens the last scrape is returned with the finding that says what stands against it. With
+    `expected_queries` None (a request failed, its tokens are not known) only two equal scrapes are waited for.
+    """
+    deadline = time.monotonic() + limit_seconds
+    previous: Scrape | None = None
+    while True:
+        current = client.scrape()
+        state = settling(
+            baseline.snapshot,
+            previous.snapshot if previous else None,
+            current.snapshot,
+            expected_queries=expected_queries,
+        )
+        if state.settled:
+            return Settled(current, True, None)
+        foreign = state.missing is not None and state.missing < 0
+        unchanged = previous is not None and same_counters(previous.snapshot, current.snapshot)
+        if time.monotonic() > deadline or stop.is_set() or (foreign and unchanged):
+            code = "FOREIGN_TRAFFIC" if foreign else "COUNTERS_NOT_SETTLED"
+            tokens = abs(state.missing) if state.missing is not None else None
+            return Settled(current, False, Finding(code=code, message=state.reason, tokens=tokens))
+        previous = current
+        stop.wait(POLL_SECONDS)
