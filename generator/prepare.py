@@ -27,8 +27,8 @@ from generator.plan.plan import Plan, build_plan
 from generator.reuse import directory_for_prepare
 from generator.summary import length_summary, prefix_cache_summary, theory, trajectory_summary
 from generator.version import plugin_version
-from prompts.building import BuiltPrompt, GroupInput, PromptSet, RequestColumns
 from prompts.corpus import Corpus, Selection, load_corpus
+from prompts.prompt_set import BuiltPrompt, GroupInput, PromptSet, RequestColumns
 from prompts.tokenizer import Tokenizer, load_tokenizer
 
 
@@ -80,8 +80,8 @@ def prepare(
     )
     with command_log(directory.log("prepare"), Redactor(scenario.service.api_key)) as log:
         directory.manifest.unlink(missing_ok=True)  # from here on the directory holds no valid data
-        files = write_requests(directory, scenario, plan, prompts, progress)
-        document = manifest_document(scenario, plan, tokenizer, corpus, prompts, directory)
+        files, unique = write_requests(directory, scenario, plan, prompts, progress)
+        document = manifest_document(scenario, plan, tokenizer, corpus, prompts, directory, unique)
         document |= {
             "scenario_path": str(scenario_path.resolve()),
             "scenario_sha256": scenario_sha256,
@@ -168,33 +168,38 @@ class _Hashing:
 
 def write_requests(
     directory: RunDirectory, scenario: Scenario, plan: Plan, prompts: PromptSet, progress: Progress
-) -> dict[str, WrittenFile]:
-    """full.jsonl, requests.jsonl and token_ids.arrow, row by row; all three appear, or none."""
+) -> tuple[dict[str, WrittenFile], int]:
+    """full.jsonl, requests.jsonl and token_ids.arrow, row by row; all three appear, or none.
+
+    Also returns how many requests have a first block of their own that no other has.
+    """
     paths = {"full": directory.full, "requests": directory.requests, "token_ids": directory.token_ids}
     prefix_sha256 = {group.name: group.sha256 for group in prompts.groups}
     keys = request_keys(scenario.output.output_key)
     with ExitStack() as stack:
         files = {name: _Hashing(stack.enter_context(whole_file(path))) for name, path in paths.items()}
-        arrow = stack.enter_context(pa.ipc.new_file(_ArrowSink(files["token_ids"]), TOKEN_IDS_SCHEMA))
         waiting: list[Int32Array] = []
-        for row, prompt in rows(plan, prompts, prefix_sha256):
-            files["full"].write(orjson.dumps(row) + b"\n")
-            answer = {"question": row["question"], "answer": row["answer"]}
-            if scenario.output.output_key:
-                answer[keys[2]] = row["max_tokens"]
-            files["requests"].write(orjson.dumps(answer) + b"\n")
-            waiting.append(prompt.token_ids)
-            if len(waiting) == ROWS_PER_BATCH:
+        unique = 0
+        with pa.ipc.new_file(_ArrowSink(files["token_ids"]), TOKEN_IDS_SCHEMA) as arrow:
+            for row, prompt in rows(plan, prompts, prefix_sha256):
+                files["full"].write(orjson.dumps(row) + b"\n")
+                answer = {"question": row["question"], "answer": row["answer"]}
+                if scenario.output.output_key:
+                    answer[keys[2]] = row["max_tokens"]
+                files["requests"].write(orjson.dumps(answer) + b"\n")
+                unique += prompt.divergence_unique
+                waiting.append(prompt.token_ids)
+                if len(waiting) == ROWS_PER_BATCH:
+                    arrow.write_batch(token_ids_batch(waiting))
+                    waiting.clear()
+                progress("Generate prompts", row["sequence_index"] + 1, plan.count)
+            if waiting:
                 arrow.write_batch(token_ids_batch(waiting))
-                waiting.clear()
-            progress("Generate prompts", row["sequence_index"] + 1, plan.count)
-        if waiting:
-            arrow.write_batch(token_ids_batch(waiting))
-        arrow.close()
-        return {
+        written = {
             name: WrittenFile(paths[name], plan.count, file.bytes, file.digest.hexdigest())
             for name, file in files.items()
         }
+    return written, unique
 
 
 class _ArrowSink:
@@ -274,6 +279,7 @@ def manifest_document(
     corpus: Corpus,
     prompts: PromptSet,
     directory: RunDirectory,
+    unique: int,
 ) -> dict[str, Any]:
     """The manifest but for scenario file, artifacts and seal. Call it when all requests have been built."""
     config = effective_config(scenario)
@@ -323,9 +329,9 @@ def manifest_document(
         "warmup": {"enabled": plan.mode == "warmup", "plan": list(_warmup_plan(plan, prompts))},
         "divergence": {
             "strategy": "globally_unique_seed_block",
-            "unique_request_blocks": prompts.unique_divergence_blocks,
+            "unique_request_blocks": unique,
             "request_count": plan.count,
-            "collision_status": "pass" if prompts.unique_divergence_blocks == plan.count else "collision",
+            "collision_status": "pass" if unique == plan.count else "collision",
             "repairs": dict(prompts.repairs),
         },
     }
@@ -335,14 +341,13 @@ def _warmup_plan(plan: Plan, prompts: PromptSet) -> Iterator[dict[str, Any]]:
     if plan.mode != "warmup":
         return
     for warmup in prompts.warmups():
-        group = plan.groups[warmup.group]
         yield {
-            "request_id": f"warmup:{group.name}:{warmup.rank}",
-            "group_id": group.name,
+            "request_id": warmup.request_id,
+            "group_id": warmup.group,
             "dp_rank": warmup.rank,
             "prompt": warmup.text,
             "input_tokens": int(warmup.token_ids.size),
-            "shared_prefix_tokens": group.max_prefix_blocks * plan.block_size,
+            "shared_prefix_tokens": warmup.prefix_tokens,
             "max_tokens": 1,
             "included_in_formal_statistics": False,
         }
