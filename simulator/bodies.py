@@ -198,7 +198,7 @@ def read_body(kind: type[Body], data: Any) -> Body:
 def read_tokenize(data: Any) -> TokenizeBody | TokenizeChatBody:
     """A text or a conversation to tokenize; a refusal lists what either of them lacks."""
     try:
-        return _EITHER_TOKENIZE.validate_python(data)
+        return _EITHER_TOKENIZE.validate_python(data, from_attributes=True)
     except ValidationError as error:
         raise validation_error(error, "body") from error
 

@@ -32,6 +32,7 @@ _PER_TOKEN = (
 _STEP_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 _FINISHED = ("stop", "length", "abort", "error", "repetition")
 _SOURCES = ("local_compute", "local_cache_hit", "external_kv_transfer")
+_REJECTED = ("max_num_queued_reqs", "max_num_queued_tokens")
 _TIERS = ("device", "host", "p2p", "disk", "external_unspecified")
 
 Metric = TypeVar("Metric", Counter, Gauge, Histogram)
@@ -219,6 +220,15 @@ class EngineMetrics:
             if reason == "length":
                 self._attach("finished", series)
 
+        rejected = Counter(
+            "vllm:admission_rejections",
+            "Number of admission attempts rejected by a queue limit, by reason.",
+            ["model_name", "reason"],
+            registry=self.registry,
+        )
+        for reason in _REJECTED:
+            rejected.labels(model_name=self._model, reason=reason)
+
     def _add_histograms(self, tokens: Sequence[float]) -> None:
         def add(field: str, name: str, text: str, buckets: Sequence[float]) -> None:
             metric = self._series(Histogram, name, text, buckets=tuple(buckets))
@@ -301,24 +311,44 @@ class EngineMetrics:
 
     def _add_cache_config(self, config: SimulatorConfig) -> None:
         per_rank_tokens = config.blocks_per_rank * config.block_size
+        # Every field of the release's CacheConfig is a label; what a simulator does not have has its default.
         fields = {
+            "_block_size_resolved": True,
             "block_size": config.block_size,
             "cache_dtype": "auto",
+            "cache_hit_alignment_tokens": None,
             "effective_attention_block_size": config.block_size,
+            "enable_mamba_shared_prefix_checkpoint": False,
             "enable_prefix_caching": config.prefix_caching,
             "gpu_memory_utilization": 0.92,
             "hash_block_size": None,
             "is_attention_free": False,
+            "kv_cache_dtype_skip_layers": [],
+            "kv_cache_layout": None,
             "kv_cache_max_concurrency": per_rank_tokens / config.max_model_len,
             "kv_cache_memory_bytes": None,
             # One rank's tokens, but the blocks of all ranks: so says the real engine behind one API server.
             "kv_cache_size_tokens": per_rank_tokens,
-            "num_gpu_blocks": config.blocks_per_rank * config.ranks,
+            "kv_offloading_backend": "native",
+            "kv_offloading_size": None,
+            "kv_sharing_fast_prefill": False,
+            "mamba_block_size": None,
+            "mamba_cache_dtype": "auto",
+            "mamba_cache_mode": "none",
+            "mamba_page_size_padded": None,
+            "mamba_ssm_cache_dtype": "auto",
             "num_cpu_blocks": None,
+            "num_gpu_blocks": config.blocks_per_rank * config.ranks,
             "num_gpu_blocks_override": config.blocks_per_rank,
+            "prefix_cache_retention_interval": 0,
             "prefix_caching_hash_algo": "sha256",
             "prefix_match_unit": None,
+            "replayssm_buffer_len": 16,
+            "skip_page_size_padded": None,
             "sliding_window": None,
+            "swa_bounded_replay": True,
+            "use_kda_recoverssm": False,
+            "use_replayssm": False,
             "user_specified_block_size": True,
         }
         info = Gauge(
