@@ -229,14 +229,14 @@ class App:
         room = [min(most, self.config.max_model_len - len(ids)) for ids in prompts]
         for max_tokens in room:
             check_sampling(body, max_tokens)
-        salt = () if body.cache_salt is None else ("salt", body.cache_salt)
         name = body.request_id or request.headers.get("x-request-id") or secrets.token_hex(8)
         call = Call(
             body,
             f"{style.prefix}-{name}",
             int(time.time()),
-            [Prompt(np.array(ids, dtype=np.int32), salt) for ids in prompts],
+            prompts,
             room,
+            () if body.cache_salt is None else ("salt", body.cache_salt),
             _rank(request.headers.get("x-data-parallel-rank")),
         )
         await (self._stream if body.stream else self._whole)(style, call, response)
@@ -246,14 +246,14 @@ class App:
         if call.rank is not None and not 0 <= call.rank < self.config.ranks:
             ranks = self.config.ranks
             raise RefusedError(f"data_parallel_rank {call.rank} is out of range [0, {ranks}).")
-        for prompt in call.prompts:
-            if not len(prompt.token_ids):
+        for ids in call.prompts:
+            if not ids:
                 raise RefusedError("The decoder prompt cannot be empty")
-            highest = int(prompt.token_ids.max())
-            if highest >= self._vocab_size:
-                raise RefusedError(f"Token id {highest} is out of vocabulary")
+            if max(ids) >= self._vocab_size:
+                raise RefusedError(f"Token id {max(ids)} is out of vocabulary")
+        prompts = [Prompt(np.array(ids, dtype=np.int32), call.extra_keys) for ids in call.prompts]
         return self.engine.submit(
-            call.prompts, n=call.body.n, max_tokens=call.max_tokens, rank=call.rank, deliver=deliver
+            prompts, n=call.body.n, max_tokens=call.max_tokens, rank=call.rank, deliver=deliver
         )
 
     async def _whole(

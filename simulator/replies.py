@@ -6,8 +6,9 @@ from typing import Any
 
 import orjson
 
+from cachemodel.block_hashes import ExtraKeys
 from simulator.bodies import ChatBody, CompletionBody
-from simulator.engine import Emission, Prompt
+from simulator.engine import Emission
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,15 +27,18 @@ class Call:
     """One completion or chat call, with everything checked that can be checked before the engine sees it.
 
     Attributes:
+        prompts: token ids of each prompt.
         max_tokens: answer length for each prompt.
+        extra_keys: what salts the hashes of the prompts.
         rank: asked for by the header; None leaves the choice to the balancer.
     """
 
     body: CompletionBody | ChatBody
     request_id: str
     created: int
-    prompts: list[Prompt]
+    prompts: list[list[int]]
     max_tokens: list[int]
+    extra_keys: ExtraKeys
     rank: int | None
 
     @property
@@ -54,9 +58,8 @@ class _Reply:
         options = call.body.stream_options
         self._usage = bool(call.body.stream and options and options.include_usage)
         self._continuous = bool(self._usage and options and options.continuous_usage_stats)
-        self._generated = [0] * (call.sequences)
+        self._generated = [0] * call.sequences
         self._cached: int | None = None
-        self._first_cached = 0
         self._head = orjson.dumps(
             {
                 "id": call.request_id,
@@ -72,7 +75,7 @@ class _Reply:
         if not self._usage:
             return b""
         call = self._call
-        prompt = sum(len(each.token_ids) for each in call.prompts)
+        prompt = sum(map(len, call.prompts))
         usage: dict[str, Any] = _counts(prompt, sum(self._generated))
         if self._frame.prompt_tokens_details:
             usage["prompt_tokens_details"] = self._details(self._cached or 0)
@@ -94,14 +97,14 @@ def _counts(prompt: int, completion: int) -> dict[str, Any]:
 
 
 def _usage(frame: Frame, call: Call, answers: list[list[int]], details: dict[str, Any]) -> dict[str, Any]:
-    usage = _counts(sum(len(each.token_ids) for each in call.prompts), sum(map(len, answers)))
+    usage = _counts(sum(map(len, call.prompts)), sum(map(len, answers)))
     shown = {**details, "multimodal_tokens": None} if frame.prompt_tokens_details else None
     return {**usage, "prompt_tokens_details": shown, "completion_tokens_details": None}
 
 
 def _created_tokens(frame: Frame, call: Call, cached: int) -> int:
     size = frame.block_size
-    return len(call.prompts[0].token_ids) // size * size - cached
+    return len(call.prompts[0]) // size * size - cached
 
 
 class CompletionReply(_Reply):
@@ -111,12 +114,12 @@ class CompletionReply(_Reply):
     def chunk(self, token: Emission) -> bytes:
         frame, call = self._frame, self._call
         number = self._count(token)
-        ids = call.prompts[token.index // call.body.n].token_ids
+        ids = call.prompts[token.index // call.body.n]
         prompt_ids = token_ids = b"null"
         if call.body.return_token_ids:
             token_ids = b"[%d]" % token.token_id
             if number == 1:
-                prompt_ids = orjson.dumps(ids.tolist())
+                prompt_ids = orjson.dumps(ids)
         parts = [
             b"data: ",
             self._head,
@@ -149,7 +152,7 @@ class CompletionReply(_Reply):
                 "stop_reason": None,
                 "token_ids": answer if shown else None,
                 "prompt_logprobs": None,
-                "prompt_token_ids": call.prompts[index // call.body.n].token_ids.tolist() if shown else None,
+                "prompt_token_ids": call.prompts[index // call.body.n] if shown else None,
                 "routed_experts": None,
             }
             for index, answer in enumerate(answers)
@@ -198,8 +201,8 @@ class ChatReply(_Reply):
 
     def _opening(self) -> bytes:
         """The chunks that give the role, one for each choice, before the first token of the call."""
-        ids = self._call.prompts[0].token_ids
-        shown = orjson.dumps(ids.tolist()) if self._call.body.return_token_ids else b"null"
+        ids = self._call.prompts[0]
+        shown = orjson.dumps(ids) if self._call.body.return_token_ids else b"null"
         usage = b',"usage":' + self._so_far(0) if self._continuous else b""
         return b"".join(
             b"data: "
@@ -214,7 +217,7 @@ class ChatReply(_Reply):
         )
 
     def _so_far(self, number: int) -> bytes:
-        counts = _counts(len(self._call.prompts[0].token_ids), number)
+        counts = _counts(len(self._call.prompts[0]), number)
         return orjson.dumps({**counts, "completion_tokens_details": None})
 
     def _details(self, cached: int) -> dict[str, Any]:
@@ -255,7 +258,7 @@ class ChatReply(_Reply):
             "system_fingerprint": frame.fingerprint,
             "usage": _usage(frame, call, answers, details),
             "prompt_logprobs": None,
-            "prompt_token_ids": call.prompts[0].token_ids.tolist() if call.body.return_token_ids else None,
+            "prompt_token_ids": call.prompts[0] if call.body.return_token_ids else None,
             "prompt_text": None,
             "kv_transfer_params": None,
             "ec_transfer_params": None,

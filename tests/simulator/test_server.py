@@ -333,6 +333,7 @@ def test_plain_routes(client: Client) -> None:
             "prompt",
         ),
         ({"prompt": [5, 1 << 30]}, f"Token id {1 << 30} is out of vocabulary", None),
+        ({"prompt": [1 << 40]}, f"Token id {1 << 40} is out of vocabulary", None),
         ({"n": 0}, "n must be at least 1, got 0.", None),
         ({"min_tokens": 9}, "min_tokens must be less than or equal to max_tokens=2, got 9.", None),
         ({"n": 2, "temperature": 0}, "n must be 1 when using greedy sampling, got 2.", None),
