@@ -1,6 +1,7 @@
 """Closed-loop load: a fixed number of requests in flight, each measured."""
 
 import asyncio
+import gc
 import itertools
 import threading
 import time
@@ -254,7 +255,7 @@ class _ClosedLoop:
                 if answer.error_kind is None:
                     self._finished += 1
                     return
-                if attempt >= self._attempts_allowed or not _worth_a_retry(answer):
+                if attempt >= self._attempts_allowed or self._stopping or not _worth_a_retry(answer):
                     self._failed += 1
                     return
                 self._retried += 1
@@ -313,7 +314,8 @@ class _ClosedLoop:
         try:
             return await Connection.open(self._endpoint, self._timeout_seconds)
         except TimeoutError:
-            answer.fail("timeout", f"no connection to {where} within {self._timeout_seconds} s")
+            limit = f" within {self._timeout_seconds:g} s" if self._timeout_seconds is not None else ""
+            answer.fail("timeout", f"no connection to {where}{limit}")
         except OSError as error:
             answer.fail("connect", f"cannot connect to {where}: {error}")
         return None
@@ -460,8 +462,14 @@ def run_load(
             if watcher is not None:
                 watcher.cancel()
 
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(main())
+    # What exists now will outlive the load; without this every full collection would walk it and stop the clock.
+    gc.collect()
+    gc.freeze()
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(main())
+    finally:
+        gc.unfreeze()
 
 
 async def _forward(source: threading.Event, target: asyncio.Event) -> None:

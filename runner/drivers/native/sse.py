@@ -29,6 +29,16 @@ class SseReader:
 
     def feed(self, chunk: bytes) -> list[Event]:
         """The events that `chunk` completes, in order."""
+        if (
+            chunk.startswith(b"data: ")
+            and chunk.endswith(b"\n\n")
+            and not (self._tail or self._data or self._name)
+            and chunk.count(b"\n") == 2
+            and b"\r" not in chunk
+        ):
+            # One whole event in one piece, which is what servers send: no need to go line by line.
+            self._first = self._after_cr = False
+            return [Event(b"message", chunk[6:-2])]
         if self._after_cr and chunk:
             self._after_cr = False
             if chunk.startswith(b"\n"):

@@ -1,4 +1,6 @@
 import json
+import os
+from pathlib import Path
 
 import pytest
 
@@ -141,3 +143,25 @@ def test_compressed_answers_are_refused():
 )
 def test_error_messages(body, message):
     assert error_message(body) == message
+
+
+REAL = (
+    Path(os.environ.get("HITLAB_REFERENCE_DATA", "reference-data"))
+    / "vllm-0.32.0-cpu-dp2"
+    / "stream_sample.txt"
+)
+
+
+@pytest.mark.skipif(
+    not REAL.exists(), reason="HITLAB_REFERENCE_DATA does not name the folder of recorded streams"
+)
+@pytest.mark.parametrize("size", [1, 7, 100, 10**6])
+def test_a_stream_of_a_real_vllm(size):
+    data = REAL.read_bytes()
+    answer = Answer()
+    answer.begin(200, b"text/event-stream; charset=utf-8", b"")
+    for start in range(0, len(data), size):
+        answer.body(data[start : start + size], start)
+    answer.end(len(data))
+    assert (answer.error_kind, answer.finish_reason, len(answer.token_ns)) == (None, "length", 8)
+    assert (answer.prompt_tokens, answer.completion_tokens, answer.cached_tokens) == (320, 8, 0)

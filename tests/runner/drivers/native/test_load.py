@@ -1,7 +1,10 @@
 import asyncio
 import json
 import random
+import shutil
 import signal
+import ssl
+import subprocess
 import threading
 import time
 from collections import defaultdict
@@ -27,15 +30,19 @@ def outgoing(count, lane=lambda _: None, rank=lambda _: None, lazy=False):
 def load(run, server_kit):
     """Run requests against a scripted server: (records, summary, server)."""
 
-    def go(requests, script=None, *, concurrency=4, stop_after=None, url=None, record=None, **options):
+    async def set_once(stop, server, condition):
+        while not condition(server):
+            await asyncio.sleep(0.02)
+        stop.set()
+
+    def go(requests, script=None, *, concurrency=4, stop_once=None, url=None, record=None, **options):
         async def main():
             server = server_kit.ScriptedServer()
             if script is not None:
                 server.script = script if callable(script) else lambda n: script.get(n, server_kit.GOOD)
             records, stop = [], asyncio.Event()
             async with server:
-                if stop_after is not None:
-                    asyncio.get_running_loop().call_later(stop_after, stop.set)
+                watch = asyncio.create_task(set_once(stop, server, stop_once or (lambda _: False)))
                 summary = await run_closed_loop(
                     requests,
                     url=url or server.url,
@@ -44,6 +51,7 @@ def load(run, server_kit):
                     stop=stop,
                     **options,
                 )
+                watch.cancel()
             return records, summary, server
 
         return run(main())
@@ -93,25 +101,30 @@ def test_no_rank_no_header_and_no_key_no_authorization(load):
 
 def test_times_are_those_of_the_server(load, server_kit):
     k = server_kit
+    wrote = []
+    end = k.event(k.usage(completion=4)) + k.event(b"[DONE]")
+    parts = (
+        k.head() + k.chunk(k.event(k.choice())),
+        k.chunk(k.event(k.choice())),
+        k.chunk(end),
+        k.chunk(b""),
+    )
 
     async def slow(got, writer):
-        end = k.event(k.usage(completion=4)) + k.event(b"[DONE]")
-        for pause, part in (
-            (0.05, k.head() + k.chunk(k.event(k.choice()))),
-            (0.1, k.chunk(k.event(k.choice()))),
-            (0.15, k.chunk(end)),
-            (0.2, k.chunk(b"")),
-        ):
+        wrote.append(time.perf_counter())
+        for pause, part in zip((0.05, 0.1, 0.15, 0.2), parts, strict=True):
             await asyncio.sleep(pause)
+            wrote.append(time.perf_counter())
             writer.write(part)
 
     [record], summary, _ = load(outgoing(1), {1: slow})
-    assert record.ttft_s == pytest.approx(0.05, abs=0.03)
-    assert record.itl_s == pytest.approx([0.1], abs=0.03)
+    arrived, first, second, done, last = wrote
+    assert record.ttft_s == pytest.approx(first - arrived, abs=0.03)
+    assert record.itl_s == pytest.approx([second - first], abs=0.03)
     # [DONE] ends it, not the connection's last chunk.
-    assert record.e2el_s == pytest.approx(0.3, abs=0.05)
+    assert record.e2el_s == pytest.approx(done - arrived, abs=0.03)
     assert record.tpot_s == pytest.approx((record.e2el_s - record.ttft_s) / 3)
-    assert summary.wall_seconds == pytest.approx(0.5, abs=0.08)
+    assert summary.wall_seconds == pytest.approx(last - arrived, abs=0.05)
     assert summary.mean_in_flight == pytest.approx(1, abs=0.01)
 
 
@@ -418,11 +431,17 @@ def test_the_key_is_in_no_record(load, server_kit):
 
 
 def test_stop_drops_what_is_in_flight_within_a_second(load, server_kit):
-    began = time.monotonic()
+    stopped_at = []
+
+    def script(number):
+        if number == 7:
+            stopped_at.append(time.monotonic())
+        return server_kit.GOOD if number <= 3 else server_kit.stall(server_kit.head())
+
     records, summary, server = load(
-        outgoing(100), lambda n: server_kit.GOOD if n <= 3 else server_kit.stall(server_kit.head()),
-        concurrency=4, stop_after=0.3)  # fmt: skip
-    assert time.monotonic() - began < 1.0
+        outgoing(100), script, concurrency=4, stop_once=lambda s: len(s.received) == 7
+    )
+    assert time.monotonic() - stopped_at[0] < 1.0
     kinds = [r.error_kind for r in records]
     assert (kinds.count(None), kinds.count("aborted"), len(kinds)) == (3, 4, 7)
     assert (summary.started, summary.finished, summary.failed, summary.aborted) == (7, 3, 4, 4)
@@ -432,10 +451,13 @@ def test_stop_drops_what_is_in_flight_within_a_second(load, server_kit):
 
 def test_stop_ends_a_pause_between_attempts(load, server_kit):
     records, summary, _ = load(
-        outgoing(5), lambda _: server_kit.plain("503 No", b""), concurrency=1, retries=50, stop_after=0.5
+        outgoing(5),
+        lambda _: server_kit.plain("503 No", b""),
+        concurrency=1,
+        retries=50,
+        stop_once=lambda s: len(s.received) == 3,
     )
-    assert summary.wall_seconds < 1.5
-    assert {r.position for r in records} == {0}
+    assert [(r.position, r.attempt) for r in records] == [(0, 1), (0, 2), (0, 3)]
     assert (summary.started, summary.failed) == (1, 1)
 
 
@@ -510,6 +532,40 @@ def test_unusable_options_are_refused_before_anything_is_sent(load, options):
     assert "\n" not in str(caught.value)
 
 
+# TLS
+
+
+@pytest.mark.skipif(
+    shutil.which("openssl") is None, reason="openssl is not installed: no certificate to test with"
+)
+def test_https_checks_the_certificate(run, server_kit, tmp_path, monkeypatch):
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", key,
+         "-out", certificate, "-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate, key)
+
+    async def main():
+        records = []
+        server = await server_kit.ScriptedServer().start(context)
+        summary = await run_closed_loop(
+            outgoing(10), url=server.url, concurrency=2, on_record=records.append, stop=asyncio.Event()
+        )
+        return records, summary, server.connections
+
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    records, summary, _ = run(main())
+    assert [r.error_kind for r in records] == ["connect"] * 10
+    assert "certificate" in records[0].error_text.lower()
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    records, summary, connections = run(main())
+    assert [(r.error_kind, r.chunks) for r in records] == [(None, 3)] * 10
+    assert (summary.finished, connections) == (10, 2)
+
+
 # The synchronous face
 
 
@@ -544,13 +600,23 @@ def test_run_load(thread_server):
     assert progress[-1] == (20, 20, 0, 0)
 
 
+def once_received(server, count, act):
+    """Call `act` from another thread once the server has that many requests."""
+
+    def wait():
+        while len(server.received) < count:
+            time.sleep(0.01)
+        act()
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
 def test_run_load_stops_from_another_thread(thread_server, server_kit):
     thread_server.script = lambda _: server_kit.stall()
-    stop, records = threading.Event(), []
-    threading.Timer(0.2, stop.set).start()
-    began = time.monotonic()
+    stop, records, stopped_at = threading.Event(), [], []
+    once_received(thread_server, 2, lambda: (stopped_at.append(time.monotonic()), stop.set()))
     summary = run_load(outgoing(9), url=thread_server.url, concurrency=2, on_record=records.append, stop=stop)
-    assert time.monotonic() - began < 1.2
+    assert time.monotonic() - stopped_at[0] < 1.0
     assert [r.error_kind for r in records] == ["aborted"] * 2
     assert summary.stopped
 
@@ -558,7 +624,7 @@ def test_run_load_stops_from_another_thread(thread_server, server_kit):
 def test_ctrl_c_records_what_was_in_flight(thread_server, server_kit):
     thread_server.script = lambda _: server_kit.stall()
     records = []
-    threading.Timer(0.2, signal.raise_signal, [signal.SIGINT]).start()
+    once_received(thread_server, 2, lambda: signal.raise_signal(signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):
         run_load(outgoing(9), url=thread_server.url, concurrency=2, on_record=records.append)
     assert [r.error_kind for r in records] == ["aborted"] * 2

@@ -29,6 +29,21 @@ def test_an_open_event_appears_only_at_the_end():
     assert read(b"data: a\n\n", finish=True) == [Event(b"message", b"a")]
 
 
+def test_events_one_by_one_and_mixed_with_pieces():
+    expected = [
+        Event(b"message", b"1"),
+        Event(b"error", b"2"),
+        Event(b"message", b"3\n4"),
+        Event(b"message", b"5"),
+    ]
+    assert (
+        read(b"data: 1\n\n", b"event: error\n", b"data: 2\n\n", b"data: 3\n", b"data: 4\n\n", b"data: 5\n\n")
+        == expected
+    )
+    assert read(b"da", b"data: 1\n\n") == []
+    assert read(b": x\r", b"data: 1\n\n") == [Event(b"message", b"1")]
+
+
 def test_byte_order_mark():
     assert read(b"\xef\xbb", b"\xbfdata: a\n\n") == [Event(b"message", b"a")]
 
