@@ -13,7 +13,6 @@ PositiveInt = Annotated[int, Field(ge=1)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
 NonEmptyText = Annotated[str, Field(min_length=1)]
 GroupName = Annotated[str, Field(pattern=r"^group-(0|[1-9][0-9]*)$")]
-Sha256 = Annotated[str, Field(pattern=r"^[0-9a-fA-F]{64}$")]
 
 
 class Section(BaseModel):
@@ -51,7 +50,9 @@ class Selection(Section):
     mode: Literal["random", "indices", "question_sha256", "mixed"] = "random"
     values: list[Any] | None = Field(None, description="Record numbers or hashes, as the mode says.")
     indices: list[NonNegativeInt] | None = Field(None, description="Zero-based, counting non-empty records.")
-    question_sha256: list[Sha256] | None = Field(None, description="SHA-256 of the normalised text.")
+    question_sha256: list[NonEmptyText] | None = Field(
+        None, description="SHA-256 of the normalised text; prepare finds the record."
+    )
 
 
 class Corpus(Section):

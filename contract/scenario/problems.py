@@ -49,7 +49,8 @@ def dotted(location: Sequence[str | int], raw: Any, *, missing: bool = False) ->
             path += f"[{step}]"
             node = node[step]
         elif isinstance(step, str) and isinstance(node, Mapping) and (step in node or (last and missing)):
-            path += f".{step}" if path else step
+            name = step if step.isprintable() and step else repr(step)
+            path += f".{name}" if path else name
             node = node.get(step)
     return path
 

@@ -44,20 +44,14 @@ def selection_rules(path: str, selection: Selection) -> Iterator[Problem]:
         if not (selection.values if selection.values is not None else selection.indices):
             yield Problem(f"{path}.values", "mode indices needs a list of record numbers that is not empty")
         for index, value in enumerate(selection.values or ()):
-            if not isinstance(value, int):
+            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
                 yield Problem(f"{path}.values[{index}]", f"found {show(value)}; must be an integer >= 0")
     elif selection.mode == "question_sha256":
         if not (selection.values if selection.values is not None else selection.question_sha256):
             yield Problem(f"{path}.values", "mode question_sha256 needs a list of hashes that is not empty")
         for index, value in enumerate(selection.values or ()):
-            if not (isinstance(value, str) and len(value) == 64 and _is_hex(value)):
-                yield Problem(
-                    f"{path}.values[{index}]", f"found {show(value)}; must be 64 hexadecimal digits"
-                )
-
-
-def _is_hex(text: str) -> bool:
-    return all(character in "0123456789abcdefABCDEF" for character in text)
+            if not isinstance(value, str) or not value:
+                yield Problem(f"{path}.values[{index}]", f"found {show(value)}; must be a SHA-256 as text")
 
 
 def length_rules(path: str, length: InputLength | OutputLength, count: int) -> Iterator[Problem]:
