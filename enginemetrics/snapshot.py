@@ -186,7 +186,7 @@ def read_snapshot(
     notes: list[str] = []
     scrapes = []
     for source, text in zip(names, texts, strict=True):
-        series = _of_model(parse_exposition(text, source=source), model, source, notes)
+        series = _of_model(parse_exposition(text, source=source, buckets=False), model, source, notes)
         scrapes.append(_Scrape(source, series, engine_label_map, dp_size))
 
     counters = _choose_counters(scrapes, model)

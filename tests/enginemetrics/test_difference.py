@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from enginemetrics import EngineSnapshot, MetricNames, RankMetrics, same_counters, settling, subtract
@@ -22,6 +22,7 @@ def codes(difference):
     return [(finding.code, finding.rank) for finding in difference.findings]
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(*[st.integers(0, 2**40)] * 4), min_size=1, max_size=4))
 def test_differences_add_up(rows):
     before = snapshot(*(rank(i, a + b, b) for i, (a, b, _, _) in enumerate(rows)))

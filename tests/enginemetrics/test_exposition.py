@@ -2,7 +2,7 @@ import math
 from contextlib import suppress
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
@@ -23,6 +23,12 @@ def test_nan_and_infinity_are_values():
     values = [s.value for s in parse_exposition("a NaN\nb +Inf\nc -Inf\n")]
     assert math.isnan(values[0])
     assert values[1:] == [math.inf, -math.inf]
+
+
+def test_buckets_can_be_left_out():
+    text = 'a_bucket{le="1"} 3\na_sum{x="_bucket{"} 4\na_bucket_total 5\na_bucket 6\n'
+    assert [s.value for s in parse_exposition(text)] == [3, 4, 5, 6]
+    assert [s.value for s in parse_exposition(text, buckets=False)] == [4, 5, 6]
 
 
 @pytest.mark.parametrize("name", ["x:queries", "x:queries_total"])
@@ -53,6 +59,7 @@ def test_broken_text_names_source_and_line(line, shown):
     assert "\n" not in message
 
 
+@settings(deadline=None)
 @given(st.text(max_size=200) | st.text('ab_:{}="\\, \t\n#1.', max_size=60))
 def test_any_text_parses_or_is_refused(text):
     # Anything but a ServiceError fails the test.
@@ -60,6 +67,7 @@ def test_any_text_parses_or_is_refused(text):
         assert len(parse_exposition(text)) <= text.count("\n") + 1
 
 
+@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(st.text(min_size=0, max_size=12), st.floats(allow_nan=False)),

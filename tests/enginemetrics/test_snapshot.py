@@ -3,7 +3,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contract.errors import ServiceError
@@ -205,6 +205,7 @@ def test_cache_config():
     assert "different" in read(clash).ranks[0].unavailable["cache_config"]
 
 
+@settings(deadline=None)
 @given(
     st.lists(
         st.lists(st.tuples(st.integers(0, 2**50), st.integers(0, 2**50)), min_size=1, max_size=4),

@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contract.errors import DriverError
@@ -26,6 +26,7 @@ def simulate(requests, concurrency, choose):
         queue.release(running.pop(choose(len(running))))
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.one_of(st.none(), st.integers(0, 3)), max_size=40),
     st.integers(1, 6),
@@ -49,6 +50,7 @@ def test_lane_rules(lanes, concurrency, lazy, random):
         assert waiting <= concurrency + len(set(lanes))
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 5), max_size=40), st.integers(1, 6), st.randoms())
 def test_no_slot_is_empty_while_a_lane_is_free(lanes, concurrency, random):
     """With bodies made late, every start fills as many slots as lanes allow: an oracle that knows the future."""

@@ -1,6 +1,6 @@
 from itertools import pairwise
 
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from runner.drivers.native.sse import Event, SseReader
@@ -52,6 +52,7 @@ LINE = st.text(st.characters(exclude_characters="\r\n", exclude_categories=["Cs"
 LINES = st.lists(st.lists(LINE, min_size=1, max_size=3), max_size=5)
 
 
+@settings(deadline=None)
 @given(LINES, st.sampled_from(["\n", "\r\n", "\r"]), st.data())
 @example([["a"], ["b"]], "\r\n", None)
 def test_split_anywhere_and_any_line_end(messages, newline, data):
