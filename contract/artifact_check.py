@@ -12,6 +12,9 @@ from contract.rows import FULL_KEYS, read_rows, request_keys
 
 def check_artifacts(manifest: Manifest, progress: Progress = silent) -> None:
     """Raises ArtifactError when full.jsonl, requests.jsonl or token_ids.arrow is not as it was written."""
+    for path in artifact_paths(manifest).values():
+        if not path.is_file():
+            raise ArtifactError(f"{path}: is missing; restore it or run prepare again")
     check_rows(manifest, progress)
     for name, path in artifact_paths(manifest).items():
         artifact = manifest.document["artifacts"][name]
