@@ -25,7 +25,7 @@ class SimulatorConfig(BaseModel):
     block_size: Annotated[Count, Field(description="tokens per KV block")] = 32
     blocks_per_rank: Annotated[
         int, Field(ge=2, description="KV blocks per rank, one of them a placeholder")
-    ] = 4096
+    ] = 16384
     prefix_caching: Annotated[bool, Field(description="reuse the KV blocks of equal prefixes")] = True
     max_model_len: Annotated[int, Field(ge=2, description="longest prompt plus answer, tokens")] = 16384
     max_num_batched_tokens: Annotated[Count, Field(description="tokens computed per step of a rank")] = 8192

@@ -44,15 +44,19 @@ class Facts:
     ranks: int
     max_model_len: int
     blocks_per_rank: int
+    chats: bool
 
 
 def facts_of(url: str, model: str, block_size: int, ranks: int) -> Facts:
     served = requests.get(f"{url}/v1/models", timeout=30).json()["data"][0]
+    # A real engine chats only when the tokenizer brings a chat template; the simulator always speaks ChatML.
+    hello = {"model": model, "messages": [{"role": "user", "content": "hello"}]}
+    chats = requests.post(f"{url}/tokenize", json=hello, timeout=30).status_code == 200
     for sample in samples(url):
         if sample.name == "vllm:cache_config_info":
             # Behind one API server the blocks of all ranks are added up.
             blocks = int(sample.labels["kv_cache_size_tokens"]) // block_size
-            return Facts(url, model, block_size, ranks, int(served["max_model_len"]), blocks)
+            return Facts(url, model, block_size, ranks, int(served["max_model_len"]), blocks, chats)
     raise AssertionError("no vllm:cache_config_info")
 
 
@@ -116,6 +120,8 @@ def cases(facts: Facts, vocabulary: int, seed: int, count: int = REQUESTS) -> li
             # Longer than what is left: the answer is cut at the model's limit.
             body["prompt"] = (families[0] * 20)[: longest - draw.randrange(1, 6)]
             body["max_tokens"] = draw.choice([1, 5, 40])
+        elif not facts.chats:
+            body["prompt"] = text()
         else:
             body["messages"] = messages()
             body["max_tokens"] = draw.choice([1, 3, 40])
@@ -171,7 +177,7 @@ def cases(facts: Facts, vocabulary: int, seed: int, count: int = REQUESTS) -> li
         if where < 0.7:
             rank = draw.choice([str(facts.ranks), "-1", "99"])
             return Case(COMPLETIONS, {**plain, **stream}, {"X-data-parallel-rank": rank})
-        if where < 0.85:
+        if where < 0.85 and facts.chats:
             wrong = draw.choice(
                 [{"model": "nobody"}, {"messages": []}, {"max_tokens": 0}, {"max_tokens": longest + 1}]
             )
@@ -182,15 +188,10 @@ def cases(facts: Facts, vocabulary: int, seed: int, count: int = REQUESTS) -> li
     def tokenize() -> Case:
         body: dict[str, Any] = {"model": facts.model}
         body |= draw.choice(
-            [
-                {"prompt": text()},
-                {"messages": messages()},
-                {"prompt": ""},
-                {"prompt": [1]},
-                {},
-                {"model": "x"},
-            ]
+            [{"prompt": text()}, {"prompt": ""}, {"prompt": [1]}, {}, {"prompt": "x", "model": "x"}]
         )
+        if facts.chats and draw.random() < 0.2:
+            body = {"model": facts.model, "messages": messages()}
         return Case(TOKENIZE, body)
 
     made = [draw.choices([good, bad, tokenize], weights=[70, 24, 6])[0]() for _ in range(count)]
