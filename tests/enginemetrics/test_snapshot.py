@@ -1,6 +1,4 @@
 import json
-import os
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -8,9 +6,8 @@ from hypothesis import strategies as st
 
 from contract.errors import ServiceError
 from enginemetrics import is_idle, read_snapshot, subtract
+from tests.shared_data import SHARED_DATA
 
-# The scrapes are not part of the repository; the variable names the folder that holds them.
-DATA = Path(os.environ.get("HITLAB_REFERENCE_DATA", "reference-data"))
 Q, H = "vllm:prefix_cache_queries_total", "vllm:prefix_cache_hits_total"
 
 
@@ -228,16 +225,14 @@ def test_sums_do_not_depend_on_the_order_of_series(per_rank, random):
 # Real engines
 
 
-@pytest.mark.skipif(
-    not DATA.exists(), reason="HITLAB_REFERENCE_DATA does not name the folder of recorded scrapes"
-)
+@pytest.mark.skipif(not SHARED_DATA.exists(), reason="no recorded scrapes beside the checkout")
 @pytest.mark.parametrize("folder", ["vllm-0.32.0-cpu-dp2", "vllm-0.32.0-cpu-dp2-serve"])
 def test_real_scrapes_of_vllm_0_32_with_two_ranks(folder):
     before, after = (
-        read((DATA / folder / f"{name}.prom").read_text(), model="tiny", dp_size=2)
+        read((SHARED_DATA / folder / f"{name}.prom").read_text(), model="tiny", dp_size=2)
         for name in ("baseline", "after")
     )
-    sent = json.loads((DATA / folder / "requests.json").read_text())
+    sent = json.loads((SHARED_DATA / folder / "requests.json").read_text())
     difference = subtract(before, after)
     assert difference.findings == ()
     assert difference.unit == "tokens"

@@ -12,8 +12,9 @@ import pytest
 from contract.rows import read_rows
 from contract.run_directory import RunDirectory
 from tests.real.engine import RunningEngine
+from tests.shared_data import SHARED_DATA
 
-GSM8K = Path(__file__).resolve().parents[3] / "shared" / "data" / "gsm8k_test.jsonl"
+GSM8K = SHARED_DATA / "gsm8k_test.jsonl"
 HITLAB = Path(sys.executable).with_name("hitlab")
 MIXED = {"mode": "truncated_normal", "min": 200, "max": 2000, "mean": 900, "std": 500}
 

@@ -1,10 +1,9 @@
 import json
-import os
-from pathlib import Path
 
 import pytest
 
 from runner.drivers.native.answer import Answer, error_message
+from tests.shared_data import SHARED_DATA
 
 
 def stream(*values, done=True, end=True, step=10):
@@ -145,16 +144,10 @@ def test_error_messages(body, message):
     assert error_message(body) == message
 
 
-REAL = (
-    Path(os.environ.get("HITLAB_REFERENCE_DATA", "reference-data"))
-    / "vllm-0.32.0-cpu-dp2"
-    / "stream_sample.txt"
-)
+REAL = SHARED_DATA / "vllm-0.32.0-cpu-dp2" / "stream_sample.txt"
 
 
-@pytest.mark.skipif(
-    not REAL.exists(), reason="HITLAB_REFERENCE_DATA does not name the folder of recorded streams"
-)
+@pytest.mark.skipif(not REAL.exists(), reason="no recorded streams beside the checkout")
 @pytest.mark.parametrize("size", [1, 7, 100, 10**6])
 def test_a_stream_of_a_real_vllm(size):
     data = REAL.read_bytes()
