@@ -72,6 +72,7 @@ def run_formal_phase(
     total = manifest.request_count
     try:
         with (
+            manifest.directory.full.open("rb") as full,
             TableStream(directory.requests_stream, REQUEST_SCHEMA) as requests,
             TableStream(directory.kv_samples_stream, KV_SAMPLE_SCHEMA) as samples,
             KvSampler(client, samples, scenario.service.poll_interval_seconds) as sampler,
@@ -80,7 +81,7 @@ def run_formal_phase(
             try:
                 summary = run_load(
                     outgoing_requests(
-                        manifest.directory.full,
+                        full,
                         model=client.engine.model,
                         stream=model.stream,
                         generation_kwargs=model.generation_kwargs,

@@ -3,8 +3,7 @@
 import os
 from collections.abc import Iterator, Mapping
 from functools import partial
-from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import orjson
 
@@ -12,30 +11,30 @@ from runner.drivers.native.lanes import OutgoingRequest
 
 
 def outgoing_requests(
-    full: Path, *, model: str, stream: bool, generation_kwargs: Mapping[str, Any]
+    full: BinaryIO, *, model: str, stream: bool, generation_kwargs: Mapping[str, Any]
 ) -> Iterator[OutgoingRequest]:
-    """One request per row in final order. A body is made only when its request starts, so waiting ones cost little.
+    """One request per row of the open file, in final order. A body is made only when its request starts, so waiting
+    ones cost little; the file has to stay open until the last one has started.
 
     Rows with a lane (cold mode) carry it and their rank; other rows leave the rank to the server.
     """
     fixed = {**generation_kwargs, "model": model, "stream": stream}
     if stream:
         fixed["stream_options"] = {"include_usage": True}
-    with full.open("rb") as file:
-        offset = 0
-        for line in file:
-            row = orjson.loads(line)
-            rank = row["dp_rank"]
-            yield OutgoingRequest(
-                position=row["sequence_index"],
-                request_id=row["request_id"],
-                group=row["group_id"],
-                body=partial(_body, file.fileno(), offset, len(line), fixed),
-                lane=None if rank is None else (row["group_id"], rank),
-                dp_rank=rank,
-                lane_sequence=row["lane_sequence"],
-            )
-            offset += len(line)
+    offset = 0
+    for line in full:
+        row = orjson.loads(line)
+        rank = row["dp_rank"]
+        yield OutgoingRequest(
+            position=row["sequence_index"],
+            request_id=row["request_id"],
+            group=row["group_id"],
+            body=partial(_body, full.fileno(), offset, len(line), fixed),
+            lane=None if rank is None else (row["group_id"], rank),
+            dp_rank=rank,
+            lane_sequence=row["lane_sequence"],
+        )
+        offset += len(line)
 
 
 def _body(descriptor: int, offset: int, length: int, fixed: Mapping[str, Any]) -> bytes:

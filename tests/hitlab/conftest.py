@@ -1,0 +1,98 @@
+"""Running commands as a user does, against simulated engines."""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contract.run_directory import RunDirectory
+from hitlab.main import main
+from simulator.config import SimulatorConfig
+from simulator.process import start_simulator
+
+BLOCK_SIZE = 16
+API_KEY = "canary-key-51c2"
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+Hitlab = Callable[..., Ended]
+
+
+@pytest.fixture
+def hitlab(capsys: pytest.CaptureFixture[str]) -> Hitlab:
+    def run(*arguments: str | Path) -> Ended:
+        with pytest.raises(SystemExit) as ending:
+            main([str(argument) for argument in arguments])
+        printed = capsys.readouterr()
+        return Ended(int(ending.value.code or 0), printed.out, printed.err)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def engine_url() -> Iterator[str]:
+    """Two ranks, blocks of 16, the built-in tokenizer."""
+    with start_simulator(SimulatorConfig(block_size=BLOCK_SIZE)) as simulator:
+        yield simulator.url
+
+
+@pytest.fixture(scope="session")
+def locked_engine_url() -> Iterator[str]:
+    """An engine that asks for a key."""
+    config = SimulatorConfig.model_validate({"block_size": BLOCK_SIZE, "api_key": API_KEY})
+    with start_simulator(config) as simulator:
+        yield simulator.url
+
+
+WriteScenario = Callable[..., Path]
+
+
+@pytest.fixture
+def write_scenario(tmp_path: Path) -> WriteScenario:
+    """A scenario for the engine at `url`; keyword arguments are merged into its sections."""
+
+    def write(url: str, **sections: dict[str, Any]) -> Path:
+        document: dict[str, Any] = {
+            "run": {"run_id": "job", "output_dir": str(tmp_path / "out")},
+            "tokenizer": {"path": "builtin:demo", "block_size": BLOCK_SIZE},
+            "corpus": {"path": "builtin:word-problems"},
+            "requests": {
+                "count": 30,
+                "input_length": {"mode": "truncated_normal", "min": 64, "max": 400},
+                "output_length": {"mode": "uniform", "min": 1, "max": 6},
+            },
+            "prefix_cache": {"target_hit_rate": 0.6, "groups": {"count": 3}},
+            "service": {
+                "inference_url": f"{url}/v1/completions",
+                "metrics_url": f"{url}/metrics",
+                "reset_url": f"{url}/reset_prefix_cache",
+                "model": "demo",
+                "dp_size": 2,
+                "poll_interval_seconds": 0.05,
+            },
+            "driver": {"concurrency": 8},
+        }
+        for section, fields in sections.items():
+            document[section] = document.get(section, {}) | fields
+        path = tmp_path / "scenario.json"
+        path.write_text(json.dumps(document))
+        return path
+
+    return write
+
+
+def prepared(hitlab: Hitlab, path: Path) -> RunDirectory:
+    ended = hitlab("prepare", "--scenario", path, "--mode", "text")
+    assert ended.code == 0, ended.err
+    return RunDirectory.of_manifest(Path(json.loads(ended.out)["manifest"]))
