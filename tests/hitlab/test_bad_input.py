@@ -8,6 +8,7 @@ import pytest
 from tests.hitlab.conftest import Hitlab, WriteScenario
 
 URL = "http://127.0.0.1:9"
+BAD_FIELD = '{"question": "a"}\n\n{"text": "a"}\n'
 
 
 @pytest.mark.parametrize(
@@ -24,7 +25,7 @@ URL = "http://127.0.0.1:9"
         ({"corpus": {"path": "c.jsonl"}}, {"c.jsonl": ""}, ["c.jsonl is empty"]),
         ({"corpus": {"path": "c.jsonl"}}, {"c.jsonl": "\n \n"}, ["c.jsonl is empty"]),
         ({"corpus": {"path": "c.jsonl"}}, {"c.jsonl": '{"question": "a b"}\n{oops}\n'}, ["c.jsonl:2: not valid JSON"]),
-        ({"corpus": {"path": "c.jsonl"}}, {"c.jsonl": '{"question": "a"}\n\n{"text": "a"}\n'}, ["c.jsonl:3", "'question'"]),
+        ({"corpus": {"path": "c.jsonl"}}, {"c.jsonl": BAD_FIELD}, ["c.jsonl:3", "'question'"]),
         ({"corpus": {"path": "c.jsonl"}}, {"c.jsonl": '["question"]\n'}, ["c.jsonl:1", "JSON object"]),
         ({"corpus": {"path": "none.jsonl"}}, {}, ["none.jsonl"]),
         ({"corpus": {"field": "text"}}, {}, ["'text'"]),
