@@ -36,6 +36,7 @@ _REPLACEMENTS = (
     (8, 0),
     (8, 8),
 )
+_VARIANTS = 6  # other safe tokens are tried when the first ones do not fit in
 _ROUNDS = 8
 # Markers tried for a group whose records begin like those of other groups.
 _MARKERS = 32
@@ -60,6 +61,7 @@ class PrefixBuilder:
         self._seeds = seeds
         self._block_size = block_size
         self._leading = len(tokenizer.leading_ids)
+        self._probes = self._surviving_probes()
         self.first_blocks: set[bytes] = set()
         self.repairs: Counter[str] = Counter()
 
@@ -149,28 +151,34 @@ class PrefixBuilder:
         """Make the cuts safe in place; returns how many needed it."""
         unsafe = [cut for cut, ok in zip(cuts, self._safe(ids, cuts), strict=True) if not ok]
         for cut in unsafe:
-            for before, after in _REPLACEMENTS:
+            for attempt, (before, after) in enumerate(_REPLACEMENTS * _VARIANTS):
                 start, end = max(self._leading, cut - before), min(len(ids), cut + after)
-                trial = ids.copy() if len(ids) < 4 * _WINDOW else ids
                 kept = ids[start:end].copy()
-                trial[start:end] = self._filler(cut, end - start)
-                if self._safe(trial, [cut])[0] and self._continues(trial, cut):
-                    ids[start:end] = trial[start:end]
+                ids[start:end] = self._filler(cut + attempt * len(ids), end - start)
+                if self._safe(ids, [cut])[0] and self._continues(ids, cut):
                     break
-                trial[start:end] = kept
+                ids[start:end] = kept
         return len(unsafe)
 
     def _safe(self, ids: IntArray, cuts: Sequence[int]) -> list[bool]:
-        probes = [self._seeds.tokens(self._seeds.number(i % self._seeds.capacity), _AROUND) for i in (0, 1)]
         rows, needles = [], []
         for cut in cuts:
             start = max(self._leading, cut - _WINDOW)
-            for probe in probes:
+            for probe in self._probes:
                 rows.append([*ids[start:cut].tolist(), *probe])
                 needles.append([*ids[max(start, cut - _AROUND) : cut].tolist(), *probe])
         again = self._tokenizer.encode_batch(self._tokenizer.decode_batch(rows))
         ends = [found[-len(needle) :] == needle for found, needle in zip(again, needles, strict=True)]
         return [ends[i] and ends[i + 1] for i in range(0, len(ends), 2)]
+
+    def _surviving_probes(self) -> list[list[int]]:
+        """Two seeds that survive alone (or the first two, when hardly any does); cuts are tried with them."""
+        seeds = [
+            self._seeds.tokens(self._seeds.number(i), _AROUND) for i in range(min(16, self._seeds.capacity))
+        ]
+        again = self._tokenizer.encode_batch(self._tokenizer.decode_batch(seeds))
+        good = [seed for seed, found in zip(seeds, again, strict=True) if seed == found]
+        return [*good, *seeds, *seeds][:2]
 
     def _continues(self, ids: IntArray, cut: int) -> bool:
         """Whether the prefix survives around the cut when it is not cut there."""

@@ -28,6 +28,7 @@ from prompts.tokenizer import Tokenizer
 _BATCH_TOKENS = 262_144
 _ATTEMPTS = 48
 _SAFE_TOKENS = 512
+_FEWEST_SAFE_TOKENS = 64
 _SUFFIX_ENDS = (1, 2, 3, 4, 6, 8)
 # Random streams of the plan, relative to the run's seed.
 _POOL_STREAM = 300
@@ -301,8 +302,8 @@ class PromptSet:
             )
         # Room for repairs: another seed may be needed for a few prompts.
         comfortable = self._count + self._count // 4 + 64
-        wanted = max(_SAFE_TOKENS, round(comfortable ** (1 / free)) + 1)
-        safe = find_safe_tokens(self._tokenizer, self._encoded, wanted)
+        enough = max(_FEWEST_SAFE_TOKENS, round(comfortable ** (1 / free)) + 1)
+        safe = find_safe_tokens(self._tokenizer, self._encoded, max(_SAFE_TOKENS, enough), enough)
         if len(safe) ** free < max(self._count, 1):
             raise ScenarioError(
                 f"tokenizer.block_size: a block of {self._block_size} has room for {len(safe) ** free} different "

@@ -10,7 +10,6 @@ number survives every JSON reader.
 import hashlib
 import math
 import random
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -21,7 +20,8 @@ LARGEST_NUMBER = 2**53
 
 _SCAN = 4096  # vocabulary ids looked at in one go
 _ROW = 16  # tokens beside one another in one trial
-_CLEAN_ROUNDS = 3
+_CLEAN_ROUNDS = 4
+_MOST_PAIRED = 256  # tokens tried in all pairs, where tokens do not live together
 
 
 @dataclass(frozen=True)
@@ -85,11 +85,11 @@ class SeedSpace:
             counter += 1
 
 
-def find_safe_tokens(tokenizer: Tokenizer, corpus: EncodedCorpus, wanted: int) -> list[int]:
-    """Up to `wanted` safe tokens (fewer when the vocabulary has no more), words before everything else.
+def find_safe_tokens(tokenizer: Tokenizer, corpus: EncodedCorpus, wanted: int, enough: int) -> list[int]:
+    """Up to `wanted` safe tokens, words before everything else; fewer than `enough` when the vocabulary has no more.
 
-    The vocabulary is scanned from id 0 and no further than needed. What passes alone is tried in random rows, and the
-    tokens that break rows are dropped until the rest lives together.
+    The vocabulary is scanned from id 0 and no further than needed. What passes alone is then tried beside one another,
+    and what does not live together is dropped.
     """
     contexts = _contexts(tokenizer, corpus)
     words: list[int] = []
@@ -103,10 +103,10 @@ def find_safe_tokens(tokenizer: Tokenizer, corpus: EncodedCorpus, wanted: int) -
             (words if is_word else others).append(token)
         if len(words) >= reserve:
             words = _living_together(tokenizer, words)
-            if len(words) >= wanted:
+            if len(words) >= enough:
                 return words[:wanted]
     words = _living_together(tokenizer, words)
-    if len(words) < wanted:
+    if len(words) < enough:
         words = _living_together(tokenizer, words + others)
     return words[:wanted]
 
@@ -147,33 +147,39 @@ def _survive(tokenizer: Tokenizer, rows: list[list[int]]) -> list[bool]:
 
 
 def _living_together(tokenizer: Tokenizer, tokens: list[int]) -> list[int]:
-    """Drop tokens until random rows of the rest survive; the order of the rest is kept."""
+    """Drop tokens until the rest survives in random rows; the order of the rest is kept.
+
+    In most vocabularies a word with its space survives beside any other, and a few rows show it. Where rows break,
+    tokens reach across words, and every pair is tried.
+    """
+    kept = tokens
     rng = random.Random(len(tokens))
-    kept = set(tokens)
-    clean = 0
-    while clean < _CLEAN_ROUNDS and len(kept) > 1:
-        mixed = [token for token in tokens if token in kept]
-        rng.shuffle(mixed)
-        mixed += mixed[: -len(mixed) % _ROW]
+    for _ in range(_CLEAN_ROUNDS):
+        mixed = rng.sample(kept, len(kept))
         rows = [mixed[i : i + _ROW] for i in range(0, len(mixed), _ROW)]
-        broken = [
-            (row, again)
-            for row, again in zip(rows, tokenizer.encode_batch(tokenizer.decode_batch(rows)), strict=True)
-            if row != again
-        ]
-        if not broken:
-            clean += 1
-            continue
-        clean = 0
-        pairs = []
-        for row, again in broken:
-            place = first_difference(row, again)
-            pairs.append((row[max(0, place - 1)], row[min(place, _ROW - 1)], row[min(place + 1, _ROW - 1)]))
-        blame = Counter(token for pair in pairs for token in set(pair))
-        for pair in pairs:
-            if kept.issuperset(pair):
-                kept.discard(max(pair, key=lambda token: (blame[token], token)))
-    return [token for token in tokens if token in kept]
+        if not all(_survive(tokenizer, rows)):
+            return _compatible(tokenizer, kept[:_MOST_PAIRED])
+    return kept
+
+
+def _compatible(tokenizer: Tokenizer, tokens: list[int]) -> list[int]:
+    """Tokens that survive pairwise, in either order: those with the most trouble are dropped first."""
+    trouble: dict[int, set[int]] = {token: set() for token in tokens}
+    for first in tokens:
+        for second, ok in zip(
+            tokens, _survive(tokenizer, [[first, second] for second in tokens]), strict=True
+        ):
+            if not ok:
+                trouble[first].add(second)
+                trouble[second].add(first)
+    while trouble:
+        worst = max(trouble, key=lambda token: (len(trouble[token]), token))
+        if not trouble[worst]:
+            break
+        for other in trouble.pop(worst):
+            if other in trouble:
+                trouble[other].discard(worst)
+    return [token for token in tokens if token in trouble]
 
 
 def first_difference(wanted: Sequence[int], found: Sequence[int]) -> int:

@@ -100,7 +100,10 @@ def trained_directory(target: Path, kind: str, *, bos: bool = False, vocabulary:
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=kind == "bpe")
         tokenizer.decoder = decoders.ByteLevel()
         trainer = trainers.BpeTrainer(initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()), **options)
-        texts = texts[:150] if kind == "bpe-across-spaces" else texts
+        if (
+            kind == "bpe-across-spaces"
+        ):  # three problems per text, so that tokens reach across records as well
+            texts = [" ".join(texts[i : i + 3]) for i in range(0, 240, 3)]
     elif kind == "unigram":
         tokenizer = Tokenizer(models.Unigram())
         tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
