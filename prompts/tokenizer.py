@@ -12,7 +12,9 @@ tokens and stands at the front of the first block. `encode_for_server` gives the
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -272,6 +274,27 @@ def _added_token(token: Any, *, special: bool) -> Any:
 
 
 def _from_transformers(source: str, path: str, revision: str | None, *, trust_remote_code: bool) -> Tokenizer:
+    with _torch_hidden():
+        return _read_by_transformers(source, path, revision, trust_remote_code=trust_remote_code)
+
+
+@contextmanager
+def _torch_hidden() -> Iterator[None]:
+    """Let transformers find no torch: it would import it, slowly, for models that nobody asks for here."""
+    if "torch" in sys.modules:
+        yield
+        return
+    # None in sys.modules makes an import fail (Python's import system documents it).
+    sys.modules["torch"] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules["torch"]
+
+
+def _read_by_transformers(
+    source: str, path: str, revision: str | None, *, trust_remote_code: bool
+) -> Tokenizer:
     try:
         import transformers
     except ImportError as error:
