@@ -12,7 +12,7 @@ from typing import Literal
 
 import requests
 
-from tests.real.environment import ensure_environment
+from tests.real.environment import ensure_environment, use
 
 Topology = Literal["api_server", "serve"]
 
@@ -97,7 +97,7 @@ def start_vllm(
     ]
     log_path.parent.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
-    with log_path.open("wb") as log:
+    with log_path.open("wb") as log, use(python.parents[1]) as in_use:
         guard = subprocess.Popen(
             [sys.executable, str(Path(__file__).with_name("guard.py")), *command],
             stdin=subprocess.PIPE,
@@ -105,6 +105,7 @@ def start_vllm(
             stderr=log,
             text=True,
             env=_engine_environment(),
+            pass_fds=[in_use.fileno()],  # the guard holds it on
             start_new_session=True,
         )
     try:

