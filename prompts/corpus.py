@@ -245,8 +245,8 @@ class EncodedCorpus:
     def samples(self, count: int) -> list[int]:
         """The first `count` usable records (fewer when there are not as many)."""
         found: list[int] = []
-        for start in range(0, len(self.corpus), self._BATCH):
-            batch = range(start, min(start + self._BATCH, len(self.corpus)))
+        for start in range(0, len(self.corpus), 8 * count):
+            batch = range(start, min(start + 8 * count, len(self.corpus)))
             self.load(batch)
             found += [index for index in batch if index not in self.unusable and len(self.first(index))][
                 :count

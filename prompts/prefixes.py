@@ -106,8 +106,9 @@ class PrefixBuilder:
         front = list(self._tokenizer.leading_ids)
         if marker:
             front += self._tokenizer.encode(marker)
+        _, used = self._corpus.stream(pool, start, length - len(front), first=not marker)
         # Some more than needed: where the joined text is encoded anew, it may come out shorter.
-        stream, used = self._corpus.stream(pool, start, length + _WINDOW, first=not marker)
+        stream, _ = self._corpus.stream(pool, start, length + _WINDOW, first=not marker)
         return np.concatenate([np.array(front, dtype=np.int32), stream]), used
 
     def _first_block(self, ids: IntArray) -> bytes:
@@ -141,9 +142,10 @@ class PrefixBuilder:
             if not changed and not inside:
                 return ids, +repairs
         place = self._difference(ids)
-        where = f"at token {place}" if place is not None else "at a block boundary"
+        if place is None:
+            place = next((cut for cut, ok in zip(cuts, self._safe(ids, cuts), strict=True) if not ok), length)
         raise ScenarioError(
-            f"the shared prefix of {name} does not survive encoding with {self._tokenizer.path} {where}; "
+            f"the shared prefix of {name} does not survive encoding with {self._tokenizer.path} at token {place}; "
             "choose other corpus records for this group (corpus.selection) or another tokenizer.block_size"
         )
 

@@ -12,6 +12,7 @@ ids, with all others and with the canonical prefixes.
 """
 
 import hashlib
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ from prompts.tokenizer import Tokenizer
 # One batch of prompts is as large as this many tokens; memory does not grow with the number of requests.
 _BATCH_TOKENS = 262_144
 _ATTEMPTS = 48
-_SAFE_TOKENS = 512
+_SAFE_TOKENS = 256
 _FEWEST_SAFE_TOKENS = 64
 _SUFFIX_ENDS = (1, 2, 3, 4, 6, 8)
 # Random streams of the plan, relative to the run's seed.
@@ -518,8 +519,16 @@ class PromptSet:
         head = self._head(draft).tolist()[self._leading :]
         again = self._tokenizer.encode(self._tokenizer.decode(head + stream.tolist()))
         if again[: len(head)] == head and len(again) >= len(head) + length:
-            draft.suffix = np.array(again[len(head) : len(head) + length], dtype=np.int32)
-            draft.records = tuple(used)
+            cut = again[: len(head) + length]
+            draft.suffix = np.array(cut[len(head) :], dtype=np.int32)
+            draft.records = self._records_covering(used, head, cut)
+
+    def _records_covering(self, used: Sequence[int], head: list[int], whole: list[int]) -> tuple[int, ...]:
+        """The records that the suffix's text reaches; tokens that cross from one to the next cannot tell."""
+        head_text, whole_text = self._tokenizer.decode_batch([head, whole])
+        characters = len(whole_text) - len(head_text)
+        ends = itertools.accumulate(1 + len(self._corpus.texts[index]) for index in used)
+        return tuple(used[: 1 + sum(end < characters for end in ends)])
 
     def _change_suffix_end(self, draft: _Draft, count: int) -> None:
         assert draft.suffix is not None  # noqa: S101 - see _assemble

@@ -18,7 +18,7 @@ from prompts.tokenizer import Tokenizer
 
 LARGEST_NUMBER = 2**53
 
-_SCAN = 4096  # vocabulary ids looked at in one go
+_SCAN = 2048  # vocabulary ids looked at in one go
 _ROW = 16  # tokens beside one another in one trial
 _CLEAN_ROUNDS = 4
 _MOST_PAIRED = 256  # tokens tried in all pairs, where tokens do not live together
@@ -92,53 +92,58 @@ def find_safe_tokens(tokenizer: Tokenizer, corpus: EncodedCorpus, wanted: int, e
     and what does not live together is dropped.
     """
     contexts = _contexts(tokenizer, corpus)
+    special = set(tokenizer.special_token_ids)
     words: list[int] = []
     others: list[int] = []
-    special = set(tokenizer.special_token_ids)
-    reserve = wanted + wanted // 4 + 16  # some are lost in the rows
+    reserve = wanted + wanted // 4 + 16  # some are lost beside one another
     for start in range(0, tokenizer.vocab_size, _SCAN):
         ids = [i for i in range(start, min(start + _SCAN, tokenizer.vocab_size)) if i not in special]
-        survivors = _alone(tokenizer, ids, contexts)
-        for token, is_word in survivors:
-            (words if is_word else others).append(token)
+        found, rest = _words_and_others(tokenizer, ids)
+        words += _alone(tokenizer, found, contexts)
+        others += rest
         if len(words) >= reserve:
             words = _living_together(tokenizer, words)
             if len(words) >= enough:
                 return words[:wanted]
     words = _living_together(tokenizer, words)
     if len(words) < enough:
-        words = _living_together(tokenizer, words + others)
+        words = _living_together(tokenizer, words + _alone(tokenizer, others, contexts))
     return words[:wanted]
+
+
+def _words_and_others(tokenizer: Tokenizer, ids: list[int]) -> tuple[list[int], list[int]]:
+    """The ids that are a word of some length with a space in front, and the other ids that are visible at all."""
+    once = tokenizer.decode_batch([[token] for token in ids])
+    twice = tokenizer.decode_batch([[token, token] for token in ids])
+    words: list[int] = []
+    others: list[int] = []
+    for token, text, double in zip(ids, once, twice, strict=True):
+        tail = double[len(text) :]
+        if len(tail) > 3 and tail[0] == " " and tail[1:].isalpha():
+            words.append(token)
+        elif text.strip():
+            others.append(token)
+    return words, others
 
 
 def _contexts(tokenizer: Tokenizer, corpus: EncodedCorpus) -> list[tuple[list[int], list[int]]]:
     """What a token is tried between: (ids before, ids after), natural texts that survive themselves."""
     samples = corpus.samples(2)
-    pairs: list[tuple[list[int], list[int]]] = [([], [])]
+    pairs: list[tuple[list[int], list[int]]] = []
     if samples:
         before, after = corpus.first(samples[0]).tolist(), corpus.following(samples[-1]).tolist()
-        pairs += [(before, after[:8]), (before[:5], []), ([], after[:8])]
+        pairs = [(before[-8:], after[:8]), (before[:5], []), ([], after[:8])]
     survive = _survive(tokenizer, [left + right for left, right in pairs])
     return [pair for pair, ok in zip(pairs, survive, strict=True) if ok]
 
 
-def _alone(
-    tokenizer: Tokenizer, ids: list[int], contexts: list[tuple[list[int], list[int]]]
-) -> list[tuple[int, bool]]:
-    """The ids that survive in each context and beside themselves, each with whether it is a word with its space."""
+def _alone(tokenizer: Tokenizer, ids: list[int], contexts: list[tuple[list[int], list[int]]]) -> list[int]:
+    """The ids that survive by themselves, twice in a row, and in each context."""
     survivors = ids
-    for left, right in contexts:
-        rows = [[*left, token, *right] for token in survivors]
+    for left, right, times in (([], [], 1), ([], [], 2), *((left, right, 1) for left, right in contexts)):
+        rows = [[*left, *[token] * times, *right] for token in survivors]
         survivors = [token for token, ok in zip(survivors, _survive(tokenizer, rows), strict=True) if ok]
-    twice = tokenizer.decode_batch([[token, token] for token in survivors])
-    once = tokenizer.decode_batch([[token] for token in survivors])
-    again = tokenizer.encode_batch(twice)
-    result = []
-    for token, text, row, found in zip(survivors, once, twice, again, strict=True):
-        if found == [token, token] and text.strip():
-            tail = row[len(text) :]
-            result.append((token, len(tail) > 3 and tail[0] == " " and tail[1:].isalpha()))
-    return result
+    return survivors
 
 
 def _survive(tokenizer: Tokenizer, rows: list[list[int]]) -> list[bool]:

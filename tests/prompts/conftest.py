@@ -9,6 +9,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import tokenizer_kinds
 
+from prompts.tokenizer import Tokenizer, load_tokenizer
+
 _MAKERS: dict[str, Callable[[Path], Path]] = {
     "qwen": tokenizer_kinds.qwen_tokenizer_directory,
     "mistral-sentencepiece": tokenizer_kinds.mistral_sentencepiece_directory,
@@ -36,3 +38,16 @@ def tokenizer_directory(tmp_path_factory: pytest.TempPathFactory) -> Callable[[s
         return made[kind]
 
     return directory
+
+
+@pytest.fixture(scope="session")
+def tokenizer_of(tokenizer_directory: Callable[[str], Path]) -> Callable[[str], Tokenizer]:
+    """`tokenizer_of(kind)`: the same, loaded once."""
+    loaded: dict[str, Tokenizer] = {}
+
+    def tokenizer(kind: str) -> Tokenizer:
+        if kind not in loaded:
+            loaded[kind] = load_tokenizer(str(tokenizer_directory(kind)))
+        return loaded[kind]
+
+    return tokenizer

@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -10,7 +9,7 @@ from hypothesis import strategies as st
 
 from prompts.corpus import EncodedCorpus, load_corpus
 from prompts.seeds import LARGEST_NUMBER, SeedSpace, find_safe_tokens
-from prompts.tokenizer import load_tokenizer
+from prompts.tokenizer import Tokenizer
 
 
 @given(
@@ -48,8 +47,8 @@ def test_another_run_seed_gives_other_seeds() -> None:
 
 
 @pytest.mark.parametrize("kind", ["mistral-json", "wordpiece", "bpe-across-spaces"])
-def test_safe_tokens_survive_in_rows(tokenizer_directory: Callable[[str], Path], kind: str) -> None:
-    tokenizer = load_tokenizer(str(tokenizer_directory(kind)))
+def test_safe_tokens_survive_in_rows(tokenizer_of: Callable[[str], Tokenizer], kind: str) -> None:
+    tokenizer = tokenizer_of(kind)
     corpus = EncodedCorpus(load_corpus("builtin:word-problems", "question"), tokenizer)
     safe = find_safe_tokens(tokenizer, corpus, 128, 64)
     assert 64 <= len(safe) == len(set(safe)) <= 128
