@@ -198,6 +198,22 @@ def agreement(document: dict[str, Any], requests: Sequence[MeasuredRequest]) -> 
     }
 
 
+def ledgers_differ(agreement: dict[str, Any]) -> list[dict[str, Any]]:
+    """One warning for each kind of tokens whose ledgers are not equal. There is no tolerance: equal is to the token."""
+    return [
+        {
+            "code": code,
+            "message": f"{what} differ: "
+            + ", ".join(f"{name} {value}" for name, value in agreement[ledgers].items() if value is not None),
+        }
+        for code, what, ledgers, equal in (
+            ("QUERY_TOKENS_DIFFER", "input tokens", "query_tokens", agreement["queries_equal"]),
+            ("HIT_TOKENS_DIFFER", "hit tokens", "hit_tokens", agreement["hits_equal"]),
+        )
+        if equal is False
+    ]
+
+
 def _equal(ledgers: dict[str, int | None]) -> bool | None:
     """Whether all known ledgers agree; None when fewer than two are known."""
     known = [value for value in ledgers.values() if value is not None]
@@ -212,6 +228,7 @@ def warnings(
         *({"code": finding.code, "message": finding.message} for finding in difference.findings),
     ]
     found += actual_deviation(document, validation)
+    found += ledgers_differ(document["agreement"])
     failed = document["actual"]["failed_requests"]
     if failed:
         found.append({"code": "REQUESTS_FAILED", "message": _failed_message(document)})

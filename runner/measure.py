@@ -24,6 +24,7 @@ from runner.preflight import Preflight, PreflightError, preflight
 from runner.prepared import PreparedData
 from runner.reset import reset_cache
 from runner.settle import Settled, quiet_scrape, settled_scrape
+from runner.tokenizer_check import sample_prompts
 from runner.warmup import warm_up
 
 LOGGER = logging.getLogger("hitlab.runner")
@@ -149,7 +150,8 @@ def _run_phases(
     with record.phase("precheck"):
         progress("Check the engine", 0, None)
         longest = manifest.document["requests"]["longest_request_tokens"]
-        checked = preflight(client, scenario, prepared.tokenizer, longest, stop)
+        samples = sample_prompts(manifest)
+        checked = preflight(client, scenario, prepared.tokenizer, samples, longest, stop)
         record.update(preflight=list(checked.checks), engine=_engine_record(client.engine, checked))
     go_on()
     with record.phase("reset"):

@@ -16,6 +16,7 @@ from enginemetrics.difference import subtract
 from prompts.tokenizer import Tokenizer
 from runner.control import ControlClient, Scrape, refusal
 from runner.settle import POLL_SECONDS, quiet_scrape
+from runner.tokenizer_check import probe_text, tokens_differ
 
 PROBE_WAIT_SECONDS = 10.0
 
@@ -58,10 +59,14 @@ def preflight(
     client: ControlClient,
     scenario: Scenario,
     tokenizer: Tokenizer,
+    samples: list[str],
     longest_request: int,
     stop: threading.Event,
 ) -> Preflight:
-    """Run all checks. `longest_request` is the largest input + output length, in tokens."""
+    """Run all checks.
+
+    `samples` are prompts that will be sent, `longest_request` is the largest input + output length, in tokens.
+    """
     checks = CheckList()
     version = _version(client)
     max_model_len = _check_model(client, checks)
@@ -81,7 +86,8 @@ def preflight(
         checks.require("idle", before.finding.message if before.finding else "the engine is not idle")
     checks.require("idle", None, "no request is running or waiting, counters stand still")
     _check_cache_config(before.scrape, scenario, checks)
-    after = _check_ranks(client, scenario, tokenizer, before.scrape, stop, checks)
+    _check_tokens(client, scenario, tokenizer, samples, checks)
+    after = _check_ranks(client, scenario, tokenizer, samples, before.scrape, stop, checks)
     return Preflight(tuple(checks.checks), version, max_model_len, after)
 
 
@@ -142,10 +148,31 @@ def _check_cache_config(scrape: Scrape, scenario: Scenario, checks: CheckList) -
     )
 
 
+def _check_tokens(
+    client: ControlClient,
+    scenario: Scenario,
+    tokenizer: Tokenizer,
+    samples: list[str],
+    checks: CheckList,
+) -> None:
+    asked, difference = tokens_differ(client, tokenizer, samples)
+    if not asked:
+        checks.not_checked("tokenizer", "the engine has no /tokenize; the probes' token counts are compared")
+        return
+    checks.require(
+        "tokenizer",
+        f"{difference}; set tokenizer.path ({scenario.tokenizer.path}) to the engine's own tokenizer and prepare again"
+        if difference
+        else None,
+        f"the same token ids for {len(samples)} prompts",
+    )
+
+
 def _check_ranks(
     client: ControlClient,
     scenario: Scenario,
     tokenizer: Tokenizer,
+    samples: list[str],
     before: Scrape,
     stop: threading.Event,
     checks: CheckList,
@@ -154,7 +181,7 @@ def _check_ranks(
     ranks = scenario.service.dp_size
     scrape = before
     for rank in range(ranks):
-        text = f"prefix-cache-capability-probe-{rank}"
+        text = probe_text(rank, samples)
         expected = len(tokenizer.encode_for_server(text))
         body = {"model": client.engine.model, "prompt": text, "max_tokens": 1, "temperature": 0}
         answer = client.complete(body, rank if ranks > 1 else None)
