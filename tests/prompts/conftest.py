@@ -1,15 +1,12 @@
-"""Tokenizer directories of every kind, each made once per session, and the module that makes them."""
+"""Tokenizers of every kind, each made once per session."""
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-import tokenizer_kinds
-
 from prompts.tokenizer import Tokenizer, load_tokenizer
+from tests import tokenizer_kinds
 
 _MAKERS: dict[str, Callable[[Path], Path]] = {
     "qwen": tokenizer_kinds.qwen_tokenizer_directory,
