@@ -1,6 +1,6 @@
 """What the native load generator costs: requests per second on one core, and the latency it adds.
 
-    python benchmarks/load_generator.py [--requests 8000] [--chunks 16] [--concurrency 1 8 64 256]
+    .venv-dev/bin/python -m benchmarks.load_generator [--requests 8000] [--chunks 16] [--concurrency 1 8 64 256]
 
 A server of the same make (asyncio protocol, httptools, uvloop) runs on core 1 and answers every request with one ready
 SSE stream; the client runs on core 0. "bare" is a protocol that writes ready bytes and counts the answer's, without

@@ -1,4 +1,4 @@
-"""How planning grows with the number of requests: `.venv-dev/bin/python benchmarks/planning.py`.
+"""How planning grows with the number of requests: `.venv-dev/bin/python -m benchmarks.planning`.
 
 Prints seconds for 10,000 requests of 8,192 tokens, and how much longer ten times as many take (10 = linear).
 """

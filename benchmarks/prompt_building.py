@@ -3,7 +3,7 @@
 Compares building and checking the prompts (60 % of each from four shared prefixes, blocks of 16) with three plain
 `tokenizers` encodes of the same texts: one by one with `encode`, and, as the harder mark, all at once with
 `encode_batch` (which uses every core, as the builder does). Exit code 1 when it takes longer than three
-single encodes. Needs the `dev` extra: python benchmarks/prompt_building.py
+single encodes. Needs the `dev` extra: `.venv-dev/bin/python -m benchmarks.prompt_building`
 """
 
 import sys
@@ -18,9 +18,7 @@ import tokenizers
 from prompts.corpus import Selection, load_corpus
 from prompts.prompt_set import BuiltPrompt, GroupInput, PromptSet, RequestColumns
 from prompts.tokenizer import Tokenizer, load_tokenizer
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-from tokenizer_kinds import qwen_tokenizer_directory
+from tests.tokenizer_kinds import qwen_tokenizer_directory
 
 REQUESTS, LENGTH, BLOCK, GROUPS = 1000, 4096, 16, 4
 PREFIX = LENGTH * 6 // 10 // BLOCK * BLOCK
