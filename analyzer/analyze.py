@@ -17,6 +17,7 @@ from contract.measurement import Measurement
 from contract.redaction import Redactor
 from contract.run_directory import MeasurementDirectory
 from contract.scenario import Validation
+from contract.scrapes import split_scrapes
 from enginemetrics.difference import EngineDifference, subtract
 from enginemetrics.snapshot import EngineSnapshot, read_snapshot
 
@@ -106,12 +107,13 @@ def read_scrape(path: Path) -> str:
 
 def service_snapshot(text: str, service: dict[str, Any], source: str = "metrics") -> EngineSnapshot:
     """The stored text of a scrape, read with the `service` section it was taken with."""
+    pages = split_scrapes(text)
     return read_snapshot(
-        [text],
+        pages,
         model=service["model"],
         dp_size=service["dp_size"],
         engine_label_map=service["engine_label_map"],
-        sources=[source],
+        sources=[source] * len(pages),
     )
 
 

@@ -7,6 +7,7 @@ import requests
 
 from contract.errors import ServiceError
 from contract.redaction import Redactor
+from contract.scrapes import join_scrapes
 from enginemetrics.scrape import fetch
 from enginemetrics.snapshot import EngineSnapshot, read_snapshot
 from runner.engines.engine import Engine
@@ -16,15 +17,10 @@ RANK_HEADER = "X-data-parallel-rank"
 
 @dataclass(frozen=True)
 class Scrape:
-    """The raw texts of all metrics addresses at one moment, and what they say."""
+    """The metrics of all addresses at one moment, as one text (`contract.scrapes`), and what they say."""
 
-    texts: tuple[str, ...]
+    text: str
     snapshot: EngineSnapshot
-
-    @property
-    def text(self) -> str:
-        """All texts as one, as it is stored."""
-        return "".join(text if text.endswith("\n") else text + "\n" for text in self.texts)
 
 
 @dataclass(frozen=True)
@@ -71,7 +67,7 @@ class ControlClient:
             engine_label_map=self._label_map,
             sources=self.engine.metrics_urls,
         )
-        return Scrape(tuple(texts), snapshot)
+        return Scrape(join_scrapes(self.engine.metrics_urls, texts), snapshot)
 
     def complete(self, body: dict[str, Any], rank: int | None) -> Answer:
         """One completion that does not stream, on `rank` where one is given."""

@@ -147,6 +147,9 @@ class PrefixCache(Section):
 class Service(Section):
     inference_url: NonEmptyText = "http://127.0.0.1:8000/v1/completions"
     metrics_url: NonEmptyText = "http://127.0.0.1:8000/metrics"
+    metrics_urls: list[NonEmptyText] | None = Field(
+        None, description="Instead of metrics_url where each port shows only its own ranks."
+    )
     reset_url: str | None = Field(
         "http://127.0.0.1:8000/reset_prefix_cache", description="null or empty: not configured."
     )

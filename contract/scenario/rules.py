@@ -190,8 +190,11 @@ def service_rules(service: Service) -> Iterator[Problem]:
                 f"service.engine_label_map.{label}",
                 f"found {rank}; must be below service.dp_size {service.dp_size}",
             )
-    for name in ("inference_url", "metrics_url", "reset_url"):
-        url = getattr(service, name)
+    if service.metrics_urls == []:
+        yield Problem("service.metrics_urls", "must not be empty; leave it out to use metrics_url")
+    urls = {name: getattr(service, name) for name in ("inference_url", "metrics_url", "reset_url")}
+    urls |= {f"metrics_urls[{index}]": url for index, url in enumerate(service.metrics_urls or ())}
+    for name, url in urls.items():
         if url and not url.startswith(("http://", "https://")):
             yield Problem(f"service.{name}", f"found {show(url)}; must be a full http:// or https:// address")
 

@@ -8,7 +8,7 @@ def external_engine(service: Service) -> Engine:
     return Engine(
         kind="external",
         inference_url=service.inference_url,
-        metrics_urls=(service.metrics_url,),
+        metrics_urls=tuple(service.metrics_urls or (service.metrics_url,)),
         reset_url=service.reset_url or None,
         model=service.model,
         ranks=service.dp_size,
