@@ -1,30 +1,47 @@
 """The log file of a command: `log/<id>.<command>.log`, appended, free of secrets."""
 
 import logging
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from contract.documents import unwritable, writing
 from contract.redaction import Redactor
 
 LOGGER = logging.getLogger("hitlab")
 
 
-class _RedactingFormatter(logging.Formatter):
-    def __init__(self, redact: Redactor) -> None:
-        super().__init__("%(asctime)s %(levelname)s %(message)s")
-        self._redact = redact
+class _LogFile(logging.Handler):
+    """Appends redacted lines. When the disk takes no more, says so once on stderr and lets the command go on."""
 
-    def format(self, record: logging.LogRecord) -> str:
-        return self._redact(super().format(record))
+    def __init__(self, path: Path, redact: Redactor) -> None:
+        super().__init__()
+        self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        self._path, self._redact = path, redact
+        self._full = False
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = path.open("ab", buffering=0)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self._full:
+            return
+        try:
+            self._file.write(self._redact(self.format(record)).encode() + b"\n")
+        except OSError as error:
+            self._full = True
+            print(f"WARNING: {unwritable(self._path, error)}", file=sys.stderr)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
 
 
 @contextmanager
 def command_log(path: Path, redact: Redactor) -> Iterator[logging.Logger]:
     """Everything that HitLab logs inside the block goes to `path`; an exception that passes, too."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handler = logging.FileHandler(path, encoding="utf-8")
-    handler.setFormatter(_RedactingFormatter(redact))
+    handler = _LogFile(path, redact)
     LOGGER.setLevel(logging.INFO)
     LOGGER.propagate = False
     LOGGER.addHandler(handler)

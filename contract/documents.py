@@ -1,5 +1,6 @@
 """Writing and hashing JSON documents: whole or not at all, always in the same form."""
 
+import errno
 import hashlib
 import json
 import os
@@ -14,6 +15,7 @@ import orjson
 from contract.errors import ArtifactError
 
 HASH_CHUNK = 1 << 20
+NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 def document_text(document: Any) -> str:
@@ -37,19 +39,41 @@ def file_sha256(path: Path) -> str:
 
 
 @contextmanager
-def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """A binary file that appears at `path` when the block ends well: written beside, flushed, renamed."""
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+def writing(path: Path) -> Iterator[None]:
+    """Around whatever writes `path`: a disk that does not take it is an ArtifactError that says what to do."""
     try:
-        with os.fdopen(descriptor, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+        yield
+    except OSError as error:
+        raise unwritable(path, error) from error
+
+
+def unwritable(path: Path | str, error: OSError) -> ArtifactError:
+    advice = (
+        "free space there and run the command again"
+        if error.errno in NO_ROOM
+        else "make it writable or change run.output_dir"
+    )
+    return ArtifactError(f"{path}: cannot be written ({error.strerror or error}); {advice}")
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[BinaryIO]:
+    """A binary file that appears at `path` when the block ends well: written beside, flushed, renamed.
+
+    Raises ArtifactError when it cannot be written; then nothing is left of it.
+    """
+    with writing(path):
+        descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            Path(temporary).chmod(0o644)
+            Path(temporary).replace(path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
 
 
 def write_document(path: Path, document: Any) -> None:

@@ -7,7 +7,7 @@ from types import TracebackType
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from contract.documents import whole_file
+from contract.documents import whole_file, writing
 
 KV_SAMPLE_SCHEMA = pa.schema(
     [
@@ -21,17 +21,35 @@ KV_SAMPLE_SCHEMA = pa.schema(
 
 
 class TableStream:
-    """Appends batches to `path`. What has been appended survives the death of this process."""
+    """Appends batches to `path`. What has been appended survives the death of this process.
+
+    The file is an Arrow IPC stream without its optional end mark. A batch is appended whole or, with an ArtifactError,
+    not at all: the file ends with the last whole batch also on a full disk.
+    """
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
-        self._file = path.open("wb", buffering=0)
-        self._writer = pa.ipc.new_stream(self._file, schema)
+        self._path = path
+        with writing(path):
+            self._file = path.open("wb", buffering=0)
+        self._append(schema.serialize())
 
     def append(self, batch: pa.RecordBatch) -> None:
-        self._writer.write_batch(batch)
+        self._append(batch.serialize())
+
+    def _append(self, message: pa.Buffer) -> None:
+        with writing(self._path):
+            begin = self._file.tell()
+            rest = memoryview(message)
+            try:
+                while rest:
+                    # A disk that is nearly full takes a part, and says so only by the count.
+                    rest = rest[self._file.write(rest) :]
+            except BaseException:
+                self._file.seek(begin)
+                self._file.truncate()
+                raise
 
     def close(self) -> None:
-        self._writer.close()
         self._file.close()
 
     def __enter__(self) -> "TableStream":
@@ -46,15 +64,12 @@ class TableStream:
 def read_stream(path: Path) -> Iterator[pa.RecordBatch]:
     """The whole batches of a stream, up to where it was cut."""
     with pa.memory_map(str(path)) as source:
-        if source.size() == 0:
-            return
-        reader = pa.ipc.open_stream(source)
-        while True:
-            try:
-                batch = reader.read_next_batch()
-            except (StopIteration, pa.ArrowInvalid, OSError):
-                return  # the end, or the batch that was being written when the process died
-            yield batch
+        try:
+            reader = pa.ipc.open_stream(source)
+            while True:
+                yield reader.read_next_batch()
+        except (StopIteration, pa.ArrowInvalid, OSError):
+            return  # the end, or what was being written when the process died
 
 
 def stream_to_parquet(stream: Path, parquet: Path, schema: pa.Schema) -> None:
