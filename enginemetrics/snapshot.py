@@ -84,6 +84,8 @@ class MetricNames:
     queries: str
     hits: str
     kv_cache_usage: str | None
+    ledgers: Mapping[str, str | None] = field(default_factory=dict)
+    """Field of `Ledgers` -> the metric it was read from; None: the engine exposes none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +207,12 @@ def read_snapshot(
     return EngineSnapshot(
         ranks=ranks,
         unit=counters.unit,
-        metric_names=MetricNames(counters.queries, counters.hits, chosen["kv_cache_usage"]),
+        metric_names=MetricNames(
+            counters.queries,
+            counters.hits,
+            chosen["kv_cache_usage"],
+            ledgers={name: chosen[name] for name in (*COUNTERS, *BREAKDOWNS)},
+        ),
         process_start_times=tuple(_process_start_time(scrape) for scrape in scrapes),
         notes=tuple(notes),
     )

@@ -52,6 +52,8 @@ def test_counter_without_total_and_with_a_type_line():
     snapshot = read(text)
     assert snapshot.metric_names.queries == names[0]
     assert (snapshot.queries, snapshot.ranks[0].prompt_tokens) == (7, 7)
+    assert snapshot.metric_names.ledgers["prompt_tokens"] == "vllm:prompt_tokens"
+    assert snapshot.metric_names.ledgers["prompt_tokens_by_source"] is None
 
 
 def test_zero_counters_are_zero():
