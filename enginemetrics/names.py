@@ -5,6 +5,7 @@ wins, for the whole snapshot. Newer versions expose counters with `_total`; text
 older versions, in proxies and in recorded files.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -60,5 +61,22 @@ GAUGES: dict[str, tuple[str, ...]] = {
     "requests_waiting": ("vllm:num_requests_waiting",),
 }
 
+
+def newest(names: Sequence[str]) -> str:
+    """Of the names of one quantity the one that the newest engines use: for messages."""
+    return names[-1] if names[-1].endswith("_total") else names[0]
+
+
+# How families begin that exist only where the feature is on.
+SPECULATION = "vllm:spec_decode_"
+KV_OFFLOADING = ("vllm:kv_offload_", "vllm:simple_kv_offload_")
+
 CACHE_CONFIG_INFO = "vllm:cache_config_info"
+# Labels of it, the most telling first; see `snapshot.CacheConfig.match_unit`.
+MATCH_UNIT_LABELS = (
+    "cache_hit_alignment_tokens",
+    "prefix_match_unit",
+    "effective_attention_block_size",
+    "block_size",
+)
 PROCESS_START_TIME = "process_start_time_seconds"

@@ -15,10 +15,14 @@ from enginemetrics.names import (
     CACHE_CONFIG_INFO,
     COUNTERS,
     GAUGES,
+    KV_OFFLOADING,
+    MATCH_UNIT_LABELS,
     PREFIX_CACHE_COUNTERS,
     PROCESS_START_TIME,
+    SPECULATION,
     CacheCounterNames,
     Unit,
+    newest,
 )
 
 
@@ -27,20 +31,43 @@ class CacheConfig:
     """One rank's KV cache as `vllm:cache_config_info` describes it. None: the engine does not say.
 
     Attributes:
-        block_size: tokens per block.
-        num_gpu_blocks: blocks in the pool, the placeholder block included.
-        kv_cache_size_tokens: capacity in tokens.
-        prefix_match_unit: tokens that a hit is a multiple of, when it was set apart from the block size.
+        block_size: tokens per block; of several KV groups the smallest.
+        num_gpu_blocks: as exposed, which is the blocks of all ranks that the front end drives, added up
+            (vLLM 0.32 `v1/engine/core_client.py`): two ranks behind one or two API servers both show twice a rank's
+            pool, a rank behind a port of its own (external load balancing) shows its own.
+        blocks_per_rank: blocks in one rank's pool, the placeholder block included: `--num-gpu-blocks-override` where
+            it was given, which each rank takes for itself, else `num_gpu_blocks` by the ranks of the page. None when
+            that leaves a remainder: then the pools differ.
+        kv_cache_size_tokens: capacity of one rank in tokens, all KV groups considered; never added up. It is the
+            requests of max_model_len that fit, times max_model_len, so a little less than blocks times block size
+            where max_model_len ends within a block. Not exposed by older versions.
+        match_unit: tokens that a hit is a multiple of, from the most to the least telling label:
+            `cache_hit_alignment_tokens` (what 0.32's coordinator aligns hits to, but its front end never learns it),
+            `prefix_match_unit` (the finest unit asked for; a KV group that cannot look up within a block makes it
+            coarser), `effective_attention_block_size` (full attention, context parallelism included), `block_size`.
+            Exact with one KV group; with several the engine may align to a multiple of it.
+        prefix_match_unit: what `--prefix-match-unit` was set to.
         labels: every label of the series, as text.
     """
 
     block_size: int | None
     num_gpu_blocks: int | None
+    blocks_per_rank: int | None
     kv_cache_size_tokens: int | None
     enable_prefix_caching: bool | None
     prefix_caching_hash_algo: str | None
     prefix_match_unit: int | None
+    match_unit: int | None
     labels: Mapping[str, str]
+
+    @property
+    def capacity_tokens(self) -> int | None:
+        """Tokens that one rank can hold, without the placeholder block, which the engine counts in."""
+        if self.block_size is None:
+            return None
+        if self.kv_cache_size_tokens is not None:
+            return self.kv_cache_size_tokens - self.block_size
+        return None if self.blocks_per_rank is None else (self.blocks_per_rank - 1) * self.block_size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +123,10 @@ class EngineSnapshot:
         unit: what queries and hits count: tokens, or full blocks (vLLM 0.8.x).
         process_start_times: epoch seconds per scraped text; None where there is none (several API servers).
         notes: what was seen and left out, for the log.
+        speculative: whether the engine decodes speculatively. Of its methods EAGLE and MTP take one match unit from every
+            hit, n-grams and draft models none; the metrics do not tell which method it is.
+        external_tier: whether a KV cache beyond the GPU's answers lookups (a KV connector, offloading).
+        unavailable: field -> why it is None.
     """
 
     ranks: tuple[RankMetrics, ...]
@@ -103,6 +134,9 @@ class EngineSnapshot:
     metric_names: MetricNames
     process_start_times: tuple[float | None, ...]
     notes: tuple[str, ...]
+    speculative: bool | None = None
+    external_tier: bool | None = None
+    unavailable: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def queries(self) -> int:
@@ -202,6 +236,8 @@ def read_snapshot(
         )
     }
     ranks = tuple(_read_rank(rank, home[rank], counters, chosen) for rank in range(dp_size))
+    speculative, no_speculative = _speculative(scrapes, counters.unit)
+    external_tier, no_external_tier = _external_tier(scrapes, ranks)
     if counters.unit == "blocks":
         notes.append(f"{counters.queries} counts full blocks, not tokens (vLLM 0.8.x)")
     return EngineSnapshot(
@@ -215,6 +251,13 @@ def read_snapshot(
         ),
         process_start_times=tuple(_process_start_time(scrape) for scrape in scrapes),
         notes=tuple(notes),
+        speculative=speculative,
+        external_tier=external_tier,
+        unavailable={
+            name: reason
+            for name, reason in (("speculative", no_speculative), ("external_tier", no_external_tier))
+            if reason is not None
+        },
     )
 
 
@@ -298,7 +341,7 @@ def _read_rank(
     def samples_of(name: str, candidates: Sequence[str]) -> list[Sample] | None:
         metric = chosen[name]
         if metric is None:
-            unavailable[name] = f"the engine does not expose {candidates[-1]}"
+            unavailable[name] = f"the engine exposes no series of {newest(candidates)}"
             return None
         found = scrape.by_rank(metric).get(rank)
         if not found:
@@ -332,7 +375,7 @@ def _read_rank(
             f"{scrape.source}: rank {rank} shows more hits ({hits}) than queries ({queries}) in "
             f"{counters.hits}; this engine's counters cannot be used"
         )
-    config, reason = _cache_config(scrape, rank)
+    config, reason = _cache_config(scrape, rank, counters.queries)
     if reason is not None:
         unavailable["cache_config"] = reason
     created = scrape.by_rank(f"{counters.queries.removesuffix('_total')}_created").get(rank, [])
@@ -382,10 +425,10 @@ def _optional(name: str, unavailable: dict[str, str], value: Any) -> Any:
     return value
 
 
-def _cache_config(scrape: _Scrape, rank: int) -> tuple[CacheConfig | None, str | None]:
+def _cache_config(scrape: _Scrape, rank: int, queries: str) -> tuple[CacheConfig | None, str | None]:
     samples = scrape.series.get(CACHE_CONFIG_INFO, ())
     if not samples:
-        return None, f"the engine does not expose {CACHE_CONFIG_INFO}"
+        return None, f"the engine exposes no series of {CACHE_CONFIG_INFO}"
     # Without the label one series speaks for all ranks of its server.
     mine = [s for s in samples if "engine" not in s.labels or scrape.rank_of(s) == rank]
     if not mine:
@@ -394,16 +437,55 @@ def _cache_config(scrape: _Scrape, rank: int) -> tuple[CacheConfig | None, str |
     if any(labels != kept[0] for labels in kept):
         return None, f"{CACHE_CONFIG_INFO} has {len(kept)} different series for rank {rank}"
     labels = kept[0]
+    counted = samples if "engine" in samples[0].labels else scrape.series[queries]
+    ranks_of_page = len({scrape.rank_of(sample) for sample in counted})
     prefix_caching = labels.get("enable_prefix_caching")
     return CacheConfig(
         block_size=_label_int(labels, "block_size"),
         num_gpu_blocks=_label_int(labels, "num_gpu_blocks"),
+        blocks_per_rank=_blocks_per_rank(labels, ranks_of_page),
         kv_cache_size_tokens=_label_int(labels, "kv_cache_size_tokens"),
         enable_prefix_caching={"True": True, "False": False}.get(prefix_caching or ""),
         prefix_caching_hash_algo=_label_text(labels, "prefix_caching_hash_algo"),
         prefix_match_unit=_label_int(labels, "prefix_match_unit"),
+        match_unit=next(filter(None, (_label_int(labels, name) for name in MATCH_UNIT_LABELS)), None),
         labels=labels,
     ), None
+
+
+def _blocks_per_rank(labels: Mapping[str, str], ranks_of_page: int) -> int | None:
+    override = _label_int(labels, "num_gpu_blocks_override")
+    if override is not None:
+        return override
+    together = _label_int(labels, "num_gpu_blocks")
+    if together is None or together % ranks_of_page:
+        return None
+    return together // ranks_of_page
+
+
+def _speculative(scrapes: Sequence[_Scrape], unit: Unit) -> tuple[bool | None, str | None]:
+    """The families exist only where speculation is on (vLLM 0.32 `v1/spec_decode/metrics.py`)."""
+    if any(name.startswith(SPECULATION) for scrape in scrapes for name in scrape.series):
+        return True, None
+    if unit == "blocks":
+        return None, "vLLM 0.8.x does not tell whether it decodes speculatively"
+    return False, None
+
+
+def _external_tier(
+    scrapes: Sequence[_Scrape], ranks: Sequence[RankMetrics]
+) -> tuple[bool | None, str | None]:
+    """A connector is asked for what every lookup left over, so its counter moves with the first request."""
+    offloads = any(name.startswith(KV_OFFLOADING) for scrape in scrapes for name in scrape.series)
+    sizes = (rank.cache_config.labels.get("kv_offloading_size") for rank in ranks if rank.cache_config)
+    asked = [rank.external_queries for rank in ranks]
+    if offloads or any(size not in (None, "", "None") for size in sizes) or any(asked):
+        return True, None
+    if None in asked:
+        return None, ranks[asked.index(None)].unavailable["external_queries"]
+    if not any(rank.queries for rank in ranks):
+        return None, "no request has been looked up yet"
+    return False, None
 
 
 def _label_text(labels: Mapping[str, str], name: str) -> str | None:

@@ -262,6 +262,8 @@ def test_real_scrapes_of_vllm_0_32_with_two_ranks(folder):
             131072,
             2097152,
         )
+        assert (config.blocks_per_rank, config.match_unit) == (65536, 32)
+        assert config.capacity_tokens == 65535 * 32
         assert (config.enable_prefix_caching, config.prefix_caching_hash_algo) == (True, "sha256")
         assert config.prefix_match_unit is None
     # Several API servers have no process start time and no _created series.
@@ -269,3 +271,4 @@ def test_real_scrapes_of_vllm_0_32_with_two_ranks(folder):
     assert (after.process_start_times[0] is not None) == alone
     assert (after.ranks[0].counters_created is not None) == alone
     assert is_idle(after) is True
+    assert (after.speculative, after.external_tier) == (False, False)
