@@ -20,10 +20,10 @@ class Finding(_Part):
 
 
 class Check(_Part):
-    """One check before the load. `not_checked` stops nothing and says why."""
+    """One check before the load. Only `failed` stops the run; `warning` and `not_checked` say why in `detail`."""
 
     name: str
-    status: Literal["ok", "failed", "not_checked"]
+    status: Literal["ok", "warning", "failed", "not_checked"]
     detail: str
 
 
@@ -39,6 +39,7 @@ class WarmupRecord(_Part):
     success: bool
     elapsed_seconds: float | None
     prompt_tokens: int | None
+    cached_tokens: int | None = None
 
 
 class EngineRecord(_Part):

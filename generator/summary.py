@@ -40,6 +40,7 @@ def theory(plan: Plan) -> dict[str, Any]:
     return {
         "input_tokens": plan.total_input_tokens,
         "hit_tokens": plan.total_hit_tokens,
+        "hit_requests": int((plan.hit_tokens > 0).sum()),
         "groups": {group.name: _hits(group.input_tokens, group.hit_tokens) for group in plan.groups},
         "dp": by_rank,
     }

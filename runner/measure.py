@@ -24,8 +24,7 @@ from runner.preflight import Preflight, PreflightError, preflight
 from runner.prepared import PreparedData
 from runner.reset import reset_cache
 from runner.settle import Settled, quiet_scrape, settled_scrape
-from runner.tokenizer_check import sample_prompts
-from runner.warmup import warm_up
+from runner.warmup import contamination, warm_up
 
 LOGGER = logging.getLogger("hitlab.runner")
 
@@ -149,18 +148,27 @@ def _run_phases(
 
     with record.phase("precheck"):
         progress("Check the engine", 0, None)
-        longest = manifest.document["requests"]["longest_request_tokens"]
-        samples = sample_prompts(manifest)
-        checked = preflight(client, scenario, prepared.tokenizer, samples, longest, stop)
+        checked = preflight(client, scenario, manifest, prepared.tokenizer, stop)
         record.update(preflight=list(checked.checks), engine=_engine_record(client.engine, checked))
+        for finding in checked.findings:
+            record.find(finding)
     go_on()
     with record.phase("reset"):
-        record.find(reset_cache(client, assume_empty_cache=scenario.service.assume_empty_cache, stop=stop))
+        for finding in reset_cache(
+            client,
+            checked.probes,
+            checked.leftover_tokens,
+            checked.scrape,
+            assume_empty_cache=scenario.service.assume_empty_cache,
+            stop=stop,
+        ):
+            record.find(finding)
     go_on()
     if manifest.document["warmup"]["enabled"]:
         with record.phase("warmup"):
             warmed = warm_up(client, scenario, manifest, api_key=api_key, stop=stop, progress=progress)
             record.update(warmup=warmed)
+            record.find(contamination(warmed))
         go_on()
     with record.phase("baseline"):
         progress("Wait for an idle engine", 0, None)

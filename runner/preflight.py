@@ -1,34 +1,40 @@
 """Checks before the load: is this the engine that the data was made for, and does every rank count its own?
 
-Each check leaves its finding. A failed one ends the run with the field to change and the value to set; one that cannot be
-made is "not checked" with the reason, and stops nothing.
+Each check leaves its finding. A failed one ends the run with the field to change and the value to set; a warning says
+what is going to differ; one that cannot be made is "not checked" with the reason, and stops nothing.
 """
 
 import threading
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from contract.errors import ServiceError
-from contract.measurement import Check
+from contract.manifest import Manifest
+from contract.measurement import Check, Finding
 from contract.scenario import Scenario
-from enginemetrics.difference import subtract
 from prompts.tokenizer import Tokenizer
 from runner.control import ControlClient, Scrape, refusal
-from runner.settle import POLL_SECONDS, quiet_scrape
-from runner.tokenizer_check import probe_text, tokens_differ
-
-PROBE_WAIT_SECONDS = 10.0
+from runner.engine_cache import EngineCache, engine_cache
+from runner.probe import Probe, ProbeResult, make_probe, send_probe
+from runner.settle import quiet_scrape
+from runner.tokenizer_check import sample_prompts, tokens_differ
 
 
 @dataclass(frozen=True)
 class Preflight:
-    """Findings of all checks, and what the engine told about itself."""
+    """Findings of all checks, what the engine told about itself, and the probes that it now has in its cache.
+
+    `leftover_tokens` are hits of the probes' first sending: something of an earlier run is still in the cache.
+    """
 
     checks: tuple[Check, ...]
+    findings: tuple[Finding, ...]
     version: str | None
     max_model_len: int | None
     scrape: Scrape
+    probes: tuple[Probe, ...]
+    leftover_tokens: int
 
 
 class PreflightError(ServiceError):
@@ -44,6 +50,7 @@ class CheckList:
 
     def __init__(self) -> None:
         self.checks: list[Check] = []
+        self.findings: list[Finding] = []
 
     def require(self, name: str, problem: str | None, detail: str = "") -> None:
         """The check passed, with `detail`, or `problem` says why not and raises PreflightError."""
@@ -51,44 +58,48 @@ class CheckList:
         if problem:
             raise PreflightError(problem, self.checks)
 
+    def warn(self, name: str, code: str, message: str, tokens: int | None = None) -> None:
+        """The run goes on, and everybody who reads its result is told."""
+        self.checks.append(Check(name=name, status="warning", detail=message))
+        self.findings.append(Finding(code=code, message=message, tokens=tokens))
+
     def not_checked(self, name: str, reason: str) -> None:
         self.checks.append(Check(name=name, status="not_checked", detail=reason))
 
 
 def preflight(
-    client: ControlClient,
-    scenario: Scenario,
-    tokenizer: Tokenizer,
-    samples: list[str],
-    longest_request: int,
-    stop: threading.Event,
+    client: ControlClient, scenario: Scenario, manifest: Manifest, tokenizer: Tokenizer, stop: threading.Event
 ) -> Preflight:
-    """Run all checks.
-
-    `samples` are prompts that will be sent, `longest_request` is the largest input + output length, in tokens.
-    """
+    """Run all checks. Nothing of the prepared data is sent."""
     checks = CheckList()
+    requests = manifest.document["requests"]
     version = _version(client)
     max_model_len = _check_model(client, checks)
-    if max_model_len is None:
-        checks.not_checked("longest_request", "the engine does not tell its max_model_len")
-    else:
-        checks.require(
-            "longest_request",
-            f"the longest request has {longest_request} tokens, the engine takes {max_model_len}; "
-            f"shorten requests.input_length/output_length or start the engine with --max-model-len {longest_request}"
-            if longest_request > max_model_len
-            else None,
-            f"{longest_request} tokens fit max_model_len {max_model_len}",
-        )
+    _check_length(requests["longest_request_tokens"], max_model_len, checks)
     before = quiet_scrape(client, stop)
     if not before.settled:
         checks.require("idle", before.finding.message if before.finding else "the engine is not idle")
     checks.require("idle", None, "no request is running or waiting, counters stand still")
-    _check_cache_config(before.scrape, scenario, checks)
+    cache = engine_cache(before.scrape.snapshot)
+    _check_prefix_caching(cache, checks)
+    _check_block_size(cache, scenario, requests["input_length_summary"]["max"], checks)
+    _check_capacity(cache, scenario, manifest.document, checks)
+    samples = sample_prompts(manifest)
     _check_tokens(client, scenario, tokenizer, samples, checks)
-    after = _check_ranks(client, scenario, tokenizer, samples, before.scrape, stop, checks)
-    return Preflight(tuple(checks.checks), version, max_model_len, after)
+    unit = cache.match_unit or scenario.tokenizer.block_size
+    probes = [
+        make_probe(rank, tokenizer, samples, unit, max_model_len) for rank in range(scenario.service.dp_size)
+    ]
+    after, leftover = _check_ranks(client, manifest.document, probes, unit, before.scrape, stop, checks)
+    return Preflight(
+        checks=tuple(checks.checks),
+        findings=tuple(checks.findings),
+        version=version,
+        max_model_len=max_model_len,
+        scrape=after,
+        probes=tuple(probes),
+        leftover_tokens=leftover,
+    )
 
 
 def _version(client: ControlClient) -> str | None:
@@ -97,6 +108,7 @@ def _version(client: ControlClient) -> str | None:
 
 
 def _check_model(client: ControlClient, checks: CheckList) -> int | None:
+    """Whether the model is served. Returns its max_model_len where the engine tells."""
     model = client.engine.model
     answer = client.get("/v1/models")
     models = answer.body.get("data") if isinstance(answer.body, dict) else None
@@ -117,43 +129,81 @@ def _check_model(client: ControlClient, checks: CheckList) -> int | None:
     return length if isinstance(length, int) else None
 
 
-def _check_cache_config(scrape: Scrape, scenario: Scenario, checks: CheckList) -> None:
-    configs = [rank.cache_config for rank in scrape.snapshot.ranks]
-    if any(config is None for config in configs):
-        reason = "the engine does not expose vllm:cache_config_info"
-        checks.not_checked("prefix_caching", reason)
-        checks.not_checked("block_size", reason)
-        return
-    enabled = {config.enable_prefix_caching for config in configs if config}
-    if enabled == {True}:
-        checks.require("prefix_caching", None, "on, on every rank")
-    elif False in enabled:
-        checks.require(
-            "prefix_caching", "prefix caching is off; start the engine with --enable-prefix-caching"
-        )
-    else:
-        checks.not_checked("prefix_caching", "the engine does not tell")
-    sizes = sorted({config.prefix_match_unit or config.block_size or 0 for config in configs if config})
-    expected = scenario.tokenizer.block_size
-    if sizes == [0]:
-        checks.not_checked("block_size", "the engine does not tell")
+def _check_length(longest_request: int, max_model_len: int | None, checks: CheckList) -> None:
+    """Input and output of every request must fit; vLLM would cut max_tokens without a word."""
+    if max_model_len is None:
+        checks.not_checked("longest_request", "the engine does not tell its max_model_len")
         return
     checks.require(
-        "block_size",
-        f"tokenizer.block_size is {expected}, the engine's is {' and '.join(map(str, sizes))}; "
-        f"set tokenizer.block_size to {sizes[-1]} and prepare again"
-        if sizes != [expected]
+        "longest_request",
+        f"the longest request has {longest_request} tokens, the engine takes {max_model_len}; "
+        f"shorten requests.input_length/output_length or start the engine with --max-model-len {longest_request}"
+        if longest_request > max_model_len
         else None,
-        f"{expected} tokens, on every rank",
+        f"{longest_request} tokens fit max_model_len {max_model_len}",
+    )
+
+
+def _check_prefix_caching(cache: EngineCache, checks: CheckList) -> None:
+    if cache.enabled is None:
+        checks.not_checked("prefix_caching", cache.reason or "the engine does not tell")
+        return
+    checks.require(
+        "prefix_caching",
+        None if cache.enabled else "prefix caching is off; start the engine with --enable-prefix-caching",
+        "on, on every rank",
+    )
+
+
+def _check_block_size(cache: EngineCache, scenario: Scenario, longest_input: int, checks: CheckList) -> None:
+    """The unit of a hit must be the block that the data is built on."""
+    if cache.match_unit is None:
+        checks.not_checked("block_size", cache.reason or "the engine does not tell")
+        return
+    unit, expected = cache.match_unit, scenario.tokenizer.block_size
+    problem = None
+    if unit != expected:
+        problem = (
+            f"tokenizer.block_size is {expected}, the engine's is {unit}; set tokenizer.block_size to {unit} and "
+            "prepare again"
+        )
+        if longest_input < 2 * unit:
+            problem += (
+                f" (with inputs of up to {longest_input} tokens its reachable hit rate is then 0: a request has to hold "
+                f"a shared block and one of its own, {2 * unit} tokens)"
+            )
+    checks.require("block_size", problem, f"{expected} tokens, on every rank")
+
+
+def _check_capacity(
+    cache: EngineCache, scenario: Scenario, manifest: dict[str, Any], checks: CheckList
+) -> None:
+    """All group prefixes of a rank must stay beside the requests that run there, else they evict one another."""
+    if cache.tokens_per_rank is None:
+        checks.not_checked("kv_capacity", cache.reason or "the engine does not tell the size of its KV cache")
+        return
+    prefixes = sum(group["max_shared_prefix_tokens"] for group in manifest["groups"].values())
+    running = -(-scenario.concurrency // scenario.service.dp_size)
+    needed = prefixes + running * manifest["requests"]["longest_request_tokens"]
+    detail = (
+        f"prefixes of {prefixes} tokens and {running} running requests of up to "
+        f"{manifest['requests']['longest_request_tokens']} need {needed} of {cache.tokens_per_rank} tokens per rank"
+    )
+    if needed <= cache.tokens_per_rank:
+        checks.require("kv_capacity", None, detail)
+        return
+    missing = needed - cache.tokens_per_rank
+    checks.warn(
+        "kv_capacity",
+        "KV_CAPACITY",
+        f"{detail}: {missing} too many, so prefixes may be evicted before they are used; lower concurrency, "
+        "groups or lengths, or give the engine more KV cache",
+        missing,
     )
 
 
 def _check_tokens(
-    client: ControlClient,
-    scenario: Scenario,
-    tokenizer: Tokenizer,
-    samples: list[str],
-    checks: CheckList,
+    client: ControlClient, scenario: Scenario, tokenizer: Tokenizer, samples: list[str], checks: CheckList
 ) -> None:
     asked, difference = tokens_differ(client, tokenizer, samples)
     if not asked:
@@ -170,73 +220,69 @@ def _check_tokens(
 
 def _check_ranks(
     client: ControlClient,
-    scenario: Scenario,
-    tokenizer: Tokenizer,
-    samples: list[str],
+    manifest: dict[str, Any],
+    probes: Sequence[Probe],
+    unit: int,
     before: Scrape,
     stop: threading.Event,
     checks: CheckList,
-) -> Scrape:
-    """Send a known text to every rank: it must be counted there, and with as many tokens as ours."""
-    ranks = scenario.service.dp_size
-    scrape = before
-    for rank in range(ranks):
-        text = probe_text(rank, samples)
-        expected = len(tokenizer.encode_for_server(text))
-        body = {"model": client.engine.model, "prompt": text, "max_tokens": 1, "temperature": 0}
-        answer = client.complete(body, rank if ranks > 1 else None)
-        usage = answer.body.get("usage") if isinstance(answer.body, dict) else None
-        counted = usage.get("prompt_tokens") if isinstance(usage, dict) else None
-        checks.require(
-            f"probe_rank_{rank}",
-            f"{client.engine.inference_url}: rank {rank}: {refusal(answer)}" + _dp_hint(answer.text)
-            if answer.status != 200
-            else None,
-            "answers",
+) -> tuple[Scrape, int]:
+    """Every rank answers, counts for itself, and finds a text that it has seen. Returns the last scrape and leftovers."""
+    scrape, leftover = before, 0
+    dropped: list[int] = []
+    for probe in probes:
+        name = f"rank_{probe.rank}"
+        try:
+            first = send_probe(client, probe, scrape, stop)
+            second = send_probe(client, probe, first.scrape, stop)
+        except PreflightError:
+            raise
+        except ServiceError as error:
+            checks.require(name, str(error))
+            raise
+        scrape = second.scrape
+        leftover += first.hits or 0
+        expected = probe.expected_hits(unit)
+        if second.hits == expected - unit:
+            dropped.append(probe.rank)
+        _judge_hits(name, probe, second, expected, unit, checks)
+    if dropped:
+        _warn_of_dropped_blocks(manifest["theory"], unit, checks)
+    return scrape, leftover
+
+
+def _warn_of_dropped_blocks(theory: dict[str, Any], unit: int, checks: CheckList) -> None:
+    hitting = theory.get("hit_requests")
+    lost = None if hitting is None else hitting * unit
+    message = (
+        "the engine leaves out the last matched block of every request, as with EAGLE or MTP speculation"
+    )
+    if lost is not None:
+        message += f"; {lost} of {theory['hit_tokens']} theoretical hit tokens will be missing"
+    checks.warn("last_block", "DROPS_LAST_BLOCK", message, lost)
+
+
+def _judge_hits(
+    name: str, probe: Probe, result: ProbeResult, expected: int, unit: int, checks: CheckList
+) -> None:
+    detail = f"counts for itself: {probe.tokens} tokens; sent again, {expected} of them are found"
+    if result.hits is None:
+        checks.not_checked(
+            name, f"answers; its counter moved by {probe.tokens} tokens, hits are not told in tokens"
         )
+    elif result.hits in (expected, expected - unit):
+        checks.require(name, None, detail.replace(str(expected), str(result.hits)))
+    elif result.hits == 0:
         checks.require(
-            f"tokenizer_rank_{rank}",
-            f"the engine counts {counted} tokens where tokenizer.path {scenario.tokenizer.path} makes {expected}; "
-            "set tokenizer.path to the engine's own tokenizer and prepare again"
-            if counted != expected
-            else None,
-            f"the probe has {expected} tokens on both sides",
+            name,
+            f"rank {probe.rank} found nothing of a prompt of {probe.tokens} tokens that it had just seen; its prefix "
+            f"cache does not work, or hits begin above {unit} tokens (tokenizer.block_size)",
         )
-        scrape, problem = _counted_on(client, scrape, rank, expected, stop)
-        checks.require(
-            f"counter_rank_{rank}",
-            problem,
-            f"the counter of rank {rank} moved by the probe's {expected} tokens",
+    else:
+        checks.warn(
+            name,
+            "UNEXPECTED_HITS",
+            f"rank {probe.rank} found {result.hits} tokens of a prompt sent twice where {expected} were expected; "
+            f"its unit of a hit may not be {unit} tokens",
+            abs(result.hits - expected),
         )
-    return scrape
-
-
-def _dp_hint(text: str) -> str:
-    return "; correct service.dp_size" if "data_parallel_rank" in text else ""
-
-
-def _counted_on(
-    client: ControlClient, before: Scrape, rank: int, tokens: int, stop: threading.Event
-) -> tuple[Scrape, str | None]:
-    """Wait until `rank`, and no other, has counted the probe. Returns the last scrape and what is wrong."""
-    deadline = time.monotonic() + PROBE_WAIT_SECONDS
-    while True:
-        after = client.scrape()
-        difference = subtract(before.snapshot, after.snapshot)
-        moved = {change.rank: change.queries for change in difference.ranks if change.queries != 0}
-        if moved == {rank: tokens} or (difference.unit == "blocks" and set(moved) <= {rank}):
-            return after, None
-        if difference.findings:
-            return after, difference.findings[0].message
-        if set(moved) - {rank}:
-            return after, (
-                f"the probe for rank {rank} was counted on rank {min(set(moved) - {rank})} ({moved}); the engine "
-                "ignores X-data-parallel-rank, its labels need service.engine_label_map, or other traffic is there"
-            )
-        if time.monotonic() > deadline or stop.is_set():
-            seen = moved.get(rank, 0)
-            return after, (
-                f"rank {rank} counted {seen} of the probe's {tokens} tokens within {PROBE_WAIT_SECONDS:g} s; is "
-                "prefix caching on, and does service.metrics_url belong to this engine?"
-            )
-        stop.wait(POLL_SECONDS)

@@ -10,7 +10,6 @@ from runner.control import ControlClient
 
 MOST_SAMPLES = 8
 ROWS_LOOKED_AT = 1000
-PROBE_TEXT_CHARACTERS = 400
 
 
 def sample_prompts(manifest: Manifest) -> list[str]:
@@ -25,11 +24,6 @@ def _first_of_groups(full: Path) -> dict[str, str]:
         if len(first) == MOST_SAMPLES:
             break
     return first
-
-
-def probe_text(rank: int, samples: list[str]) -> str:
-    """A text for a probe: it begins like no prompt, so it shares no block with any, and goes on with natural text."""
-    return f"prefix-cache-capability-probe-{rank} {samples[rank % len(samples)][-PROBE_TEXT_CHARACTERS:]}"
 
 
 def tokens_differ(client: ControlClient, tokenizer: Tokenizer, samples: list[str]) -> tuple[bool, str | None]:

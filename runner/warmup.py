@@ -4,7 +4,7 @@ import threading
 
 from contract.errors import ServiceError
 from contract.manifest import Manifest
-from contract.measurement import WarmupRecord
+from contract.measurement import Finding, WarmupRecord
 from contract.progress import Progress
 from contract.records import RequestRecord
 from contract.scenario import Scenario
@@ -64,6 +64,16 @@ def warm_up(
                 success=record.error_kind is None,
                 elapsed_seconds=record.e2el_s,
                 prompt_tokens=record.prompt_tokens,
+                cached_tokens=record.cached_tokens,
             )
         )
     return done
+
+
+def contamination(records: list[WarmupRecord]) -> Finding | None:
+    """No warmup shares a block with another on its rank, so whatever one finds in the cache is older than this run."""
+    found = sum(record.cached_tokens or 0 for record in records)
+    if not found:
+        return None
+    message = f"the cache was not empty: the warmup found {found} tokens of an earlier run in it"
+    return Finding(code="CONTAMINATED", message=message, tokens=found)

@@ -1,0 +1,127 @@
+"""Probes: known texts whose hits are known, sent to one rank at a time and read back from its counters.
+
+Sent twice, a probe must hit exactly its whole blocks: that proves that the rank counts for itself, that its cache works,
+and what its unit of a hit is. Sent again after a reset it must miss: that proves the reset.
+"""
+
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from contract.errors import ServiceError
+from enginemetrics.difference import subtract
+from prompts.tokenizer import Tokenizer
+from runner.control import Answer, ControlClient, Scrape, refusal
+from runner.settle import POLL_SECONDS
+
+WAIT_SECONDS = 10.0
+NATURAL_CHARACTERS = 400
+MOST_PIECES = 2000
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A text for one rank, and how many tokens it has on the server."""
+
+    rank: int
+    text: str
+    tokens: int
+
+    def expected_hits(self, match_unit: int) -> int:
+        """Tokens that the second sending finds: whole units, never the last token (vllm.md E.5)."""
+        return (self.tokens - 1) // match_unit * match_unit
+
+
+@dataclass(frozen=True)
+class ProbeResult:
+    """What the rank's counters and the answer say of one sending. `cached_tokens` None: the engine does not tell."""
+
+    scrape: Scrape
+    prompt_tokens: int | None
+    cached_tokens: int | None
+    counted_hits: int | None
+
+    @property
+    def hits(self) -> int | None:
+        return self.counted_hits if self.counted_hits is not None else self.cached_tokens
+
+
+def make_probe(
+    rank: int, tokenizer: Tokenizer, samples: list[str], match_unit: int, max_model_len: int | None
+) -> Probe:
+    """Begins like no prompt, so it shares no block with any; goes on with natural text.
+
+    Longer than two units, where the engine takes that much: one unit missing is then told from none found.
+    """
+    text = f"prefix-cache-capability-probe-{rank}"
+    tokens = len(tokenizer.encode_for_server(text))
+    for piece in range(MOST_PIECES):
+        longer = text + " " + samples[(rank + piece) % len(samples)][-NATURAL_CHARACTERS:]
+        count = len(tokenizer.encode_for_server(longer))
+        if max_model_len is not None and count >= max_model_len:
+            break
+        text, tokens = longer, count
+        if tokens > 2 * match_unit + 1:
+            break
+    return Probe(rank, text, tokens)
+
+
+def send_probe(client: ControlClient, probe: Probe, before: Scrape, stop: threading.Event) -> ProbeResult:
+    """Send the probe to its rank and wait until that rank, and no other, has counted it; else ServiceError."""
+    body: dict[str, Any] = {
+        "model": client.engine.model,
+        "prompt": probe.text,
+        "max_tokens": 1,
+        "temperature": 0,
+    }
+    answer = client.complete(body, probe.rank if client.engine.ranks > 1 else None)
+    if answer.status != 200:
+        hint = "; correct service.dp_size" if "data_parallel_rank" in answer.text else ""
+        raise ServiceError(f"{client.engine.inference_url}: rank {probe.rank}: {refusal(answer)}{hint}")
+    prompt_tokens, cached_tokens = _usage(answer)
+    if prompt_tokens != probe.tokens:
+        raise ServiceError(
+            f"the engine counts {prompt_tokens} tokens where tokenizer.path makes {probe.tokens}; "
+            "set tokenizer.path to the engine's own tokenizer and prepare again"
+        )
+    return _counted(client, probe, before, cached_tokens, stop)
+
+
+def _usage(answer: Answer) -> tuple[int | None, int | None]:
+    usage = answer.body.get("usage") if isinstance(answer.body, dict) else None
+    if not isinstance(usage, dict):
+        return None, None
+    details = usage.get("prompt_tokens_details")
+    cached = details.get("cached_tokens") if isinstance(details, dict) else None
+    return usage.get("prompt_tokens"), cached
+
+
+def _counted(
+    client: ControlClient, probe: Probe, before: Scrape, cached_tokens: int | None, stop: threading.Event
+) -> ProbeResult:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while True:
+        after = client.scrape()
+        difference = subtract(before.snapshot, after.snapshot)
+        if difference.findings:
+            raise ServiceError(difference.findings[0].message)
+        moved = {change.rank: change.queries for change in difference.ranks if change.queries != 0}
+        if difference.unit == "blocks" and set(moved) <= {probe.rank}:
+            return ProbeResult(after, probe.tokens, cached_tokens, None)
+        if moved == {probe.rank: probe.tokens}:
+            hits = next(change.hits for change in difference.ranks if change.rank == probe.rank)
+            return ProbeResult(after, probe.tokens, cached_tokens, hits)
+        elsewhere = set(moved) - {probe.rank}
+        if elsewhere:
+            raise ServiceError(
+                f"the probe for rank {probe.rank} was counted on rank {min(elsewhere)} ({moved}); the engine ignores "
+                "X-data-parallel-rank, its labels need service.engine_label_map, or other traffic is there"
+            )
+        if time.monotonic() > deadline or stop.is_set():
+            raise ServiceError(
+                f"rank {probe.rank} counted {moved.get(probe.rank, 0)} of the probe's {probe.tokens} tokens within "
+                f"{WAIT_SECONDS:g} s; is prefix caching on, does service.metrics_url belong to this engine, and is "
+                "nobody else using it?"
+            )
+        stop.wait(POLL_SECONDS)
