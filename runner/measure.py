@@ -4,13 +4,14 @@ import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from contract.artifact_check import check_artifacts
 from contract.command_log import command_log
 from contract.documents import whole_file, write_document
 from contract.effective_config import effective_config
-from contract.errors import HitLabError
+from contract.errors import ArtifactError, HitLabError, ServiceError
 from contract.events import EventLog, utc_now
 from contract.measurement import EngineRecord, Finding, Measurement, Phase, PhaseRecord
 from contract.progress import Progress, silent
@@ -20,6 +21,7 @@ from contract.scenario import Scenario
 from runner.control import ControlClient, Scrape
 from runner.engines.engine import Engine
 from runner.formal import FormalPhase, run_formal_phase
+from runner.lock import engine_lock
 from runner.preflight import Preflight, PreflightError, preflight
 from runner.prepared import PreparedData
 from runner.reset import reset_cache
@@ -27,10 +29,18 @@ from runner.settle import Settled, quiet_scrape, settled_scrape
 from runner.warmup import contamination, warm_up
 
 LOGGER = logging.getLogger("hitlab.runner")
+STOPPED = "stopped by the user"
+
+SCRAPE_ATTEMPTS = 3
+SCRAPE_PAUSE_SECONDS = 0.5
 
 
 class Interrupted(Exception):  # noqa: N818 - a way to end, not an error
-    """The user stopped the run; what was measured has been kept."""
+    """The user stopped the run; what was measured has been kept in `directory`."""
+
+    def __init__(self, directory: MeasurementDirectory) -> None:
+        self.directory = directory
+        super().__init__(f"interrupted; what was measured is kept in {directory.root}")
 
 
 class _Record:
@@ -46,7 +56,11 @@ class _Record:
 
     def update(self, **fields: Any) -> None:
         self.state = self.state.model_copy(update=fields)
-        write_document(self._directory.measurement, self.state.model_dump(mode="json"))
+        write_document(self._directory.measurement, self._redact.document(self.state.model_dump(mode="json")))
+
+    def keep_scrape(self, path: Path, scrape: Scrape) -> None:
+        with whole_file(path) as file:
+            file.write(self._redact(scrape.text).encode())
 
     @contextmanager
     def phase(self, name: Phase) -> Iterator[None]:
@@ -66,11 +80,19 @@ class _Record:
             self.events.write("warning", **finding.model_dump(mode="json"))
             LOGGER.warning("%s: %s", finding.code, finding.message)
 
-    def finish(self, status: str, error: str | None = None) -> None:
-        text = None if error is None else self._redact(error)
-        self.update(status=status, error=text, finished_at=utc_now())
-        self.events.write("run_finished", status=status, error=text)
-        self.events.close()
+    def finish(self, status: str, error: str | None = None, **fields: Any) -> None:
+        try:
+            self.update(status=status, error=error, finished_at=utc_now(), **fields)
+            self.events.write("run_finished", status=status, error=error)
+        finally:
+            self.events.close()
+
+    def end_early(self, status: str, error: str, **fields: Any) -> None:
+        """As `finish`, but for a run that ends by an exception: that one counts, whatever the disk says to this."""
+        try:
+            self.finish(status, error, **fields)
+        except ArtifactError as second:
+            LOGGER.warning("%s", second)
 
 
 def measure(
@@ -84,13 +106,16 @@ def measure(
 ) -> MeasurementDirectory:
     """Measure once and leave everything in a new directory under `result/runs/`.
 
-    Setting `stop` ends the run early; what was measured is kept and Interrupted is raised. A HitLabError is recorded
-    in measurement.json before it goes on to the caller.
+    Setting `stop`, or KeyboardInterrupt, ends the run early; what was measured is kept and Interrupted is raised. A
+    HitLabError is recorded in measurement.json before it goes on to the caller.
     """
     manifest = prepared.manifest
     api_key = service_api_key(scenario.service.api_key)
     redact = Redactor(api_key)
-    with command_log(manifest.directory.log("run"), redact):
+    with (
+        command_log(manifest.directory.log("run"), redact),
+        engine_lock(engine, manifest.directory.root.parent, manifest.directory.run_id),
+    ):
         check_artifacts(manifest, progress)
         directory = manifest.directory.new_measurement()
         config = effective_config(scenario)
@@ -114,16 +139,22 @@ def measure(
         )
         try:
             _run_phases(scenario, prepared, client, directory, record, api_key, stop, progress)
-        except Interrupted:
-            record.finish("interrupted", "stopped by the user")
+        except (Interrupted, KeyboardInterrupt) as error:
+            record.end_early("interrupted", STOPPED)
+            raise Interrupted(directory) from error
+        except ServiceError as error:
+            checks = {"preflight": list(error.checks)} if isinstance(error, PreflightError) else {}
+            if stop.is_set():
+                # A step that was cut short says nothing about the engine.
+                record.end_early("interrupted", STOPPED, **checks)
+                raise Interrupted(directory) from error
+            record.end_early("failed", str(error), **checks)
             raise
         except HitLabError as error:
-            if isinstance(error, PreflightError):
-                record.update(preflight=list(error.checks))
-            record.finish("failed", str(error))
+            record.end_early("failed", str(error))
             raise
         except BaseException as error:
-            record.finish("failed", f"{type(error).__name__}: {error}")
+            record.end_early("failed", f"{type(error).__name__}: {error}")
             raise
         finally:
             client.close()
@@ -144,7 +175,7 @@ def _run_phases(
 
     def go_on() -> None:
         if stop.is_set():
-            raise Interrupted
+            raise Interrupted(directory)
 
     with record.phase("precheck"):
         progress("Check the engine", 0, None)
@@ -174,16 +205,16 @@ def _run_phases(
         progress("Wait for an idle engine", 0, None)
         baseline = quiet_scrape(client, stop)
         record.find(baseline.finding)
-        _write_text(directory.baseline, baseline.scrape)
+        record.keep_scrape(directory.baseline, baseline.scrape)
     go_on()
     with record.phase("formal"):
         formal = run_formal_phase(
             client, scenario, manifest, directory, api_key=api_key, stop=stop, progress=progress
         )
         record.update(load=formal.load, kv_polling_failures=formal.kv_polling_failures)
-    _finish(client, directory, record, baseline, formal, stop, progress)
+    counted = _finish(client, directory, record, baseline, formal, stop, progress)
     go_on()
-    record.finish("complete" if formal.load.failed == 0 else "partial")
+    record.finish("complete" if counted and formal.load.failed == 0 else "partial")
 
 
 def _finish(
@@ -194,20 +225,39 @@ def _finish(
     formal: FormalPhase,
     stop: threading.Event,
     progress: Progress,
-) -> None:
-    """Wait for the counters and take the last scrape; after an interruption without waiting."""
+) -> bool:
+    """Wait for the counters and take the last scrape; after an interruption without waiting.
+
+    Returns whether there is one. The records are worth keeping without it, so an engine that is gone is a finding.
+    """
     with record.phase("settle"):
         progress("Wait for the counters", 0, None)
-        settled = settled_scrape(client, baseline.scrape, formal.expected_queries, stop)
+        try:
+            settled = _settled(client, baseline.scrape, formal.expected_queries, stop)
+        except ServiceError as error:
+            record.update(settled=False)
+            message = f"no metrics after the load, so its counters are not known: {error}"
+            record.find(Finding(code="AFTER_SCRAPE_MISSING", message=message))
+            return False
         record.update(settled=settled.settled)
         record.find(settled.finding)
     with record.phase("after"):
-        _write_text(directory.after, settled.scrape)
+        record.keep_scrape(directory.after, settled.scrape)
+    return True
 
 
-def _write_text(path: Any, scrape: Scrape) -> None:
-    with whole_file(path) as file:
-        file.write(scrape.text.encode())
+def _settled(
+    client: ControlClient, baseline: Scrape, expected_queries: int | None, stop: threading.Event
+) -> Settled:
+    """`settled_scrape`, which one failed scrape among many does not end."""
+    for _ in range(SCRAPE_ATTEMPTS - 1):
+        try:
+            return settled_scrape(client, baseline, expected_queries, stop)
+        except ServiceError as error:
+            LOGGER.warning("scrape after the load: %s", error)
+        if stop.wait(SCRAPE_PAUSE_SECONDS):
+            break
+    return settled_scrape(client, baseline, expected_queries, stop)
 
 
 def _engine_record(engine: Engine, checked: Preflight) -> EngineRecord:

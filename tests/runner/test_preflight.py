@@ -1,0 +1,225 @@
+"""Each check against an engine that is wrong in just that way."""
+
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contract.errors import ServiceError
+from contract.manifest import Manifest, read_prepared_manifest
+from contract.scenario import Scenario, load_scenario
+from generator.prepare import prepare
+from prompts.tokenizer import Tokenizer, load_tokenizer
+from runner import probe, reset, settle
+from runner.preflight import Preflight, PreflightError, preflight
+from runner.reset import reset_cache
+from tests.runner.fake_engine import FakeEngine
+
+MakeEngine = Callable[..., FakeEngine]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return load_tokenizer("builtin:demo")
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Scenario, Manifest]:
+    folder = tmp_path_factory.mktemp("preflight")
+    path = folder / "scenario.json"
+    document = {
+        "run": {"run_id": "p", "output_dir": "out"},
+        "tokenizer": {"path": "builtin:demo", "block_size": 16},
+        "corpus": {"path": "builtin:word-problems"},
+        "requests": {"count": 6, "input_length": {"mode": "fixed", "value": 128}},
+        "prefix_cache": {"target_hit_rate": 0.5, "groups": {"count": 2}},
+        "service": {"model": "m", "dp_size": 2},
+        "driver": {"concurrency": 4},
+    }
+    path.write_text(json.dumps(document))
+    return load_scenario(path), read_prepared_manifest(Path(prepare(path)["manifest"]))
+
+
+@pytest.fixture
+def make(tokenizer: Tokenizer) -> MakeEngine:
+    return lambda **wrong: FakeEngine(tokenizer, **wrong)
+
+
+@pytest.fixture(autouse=True)
+def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settle, "POLL_SECONDS", 0.001)
+    monkeypatch.setattr(probe, "POLL_SECONDS", 0.001)
+    monkeypatch.setattr(probe, "WAIT_SECONDS", 0.02)
+    monkeypatch.setattr(reset, "PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr(settle.quiet_scrape, "__defaults__", (0.02,))
+
+
+@pytest.fixture
+def check(prepared: tuple[Scenario, Manifest], tokenizer: Tokenizer) -> Callable[[FakeEngine], Preflight]:
+    scenario, manifest = prepared
+
+    def run(engine: Any) -> Preflight:
+        return preflight(engine, scenario, manifest, tokenizer, threading.Event())
+
+    return run
+
+
+Check = Callable[[FakeEngine], Preflight]
+
+
+def test_a_fitting_engine_passes_every_check(check: Check, make: MakeEngine) -> None:
+    found = check(make())
+    statuses = {item.name: item.status for item in found.checks}
+    assert set(statuses.values()) == {"ok"}
+    assert {
+        "model", "longest_request", "idle", "prefix_caching", "block_size", "kv_capacity", "tokenizer",
+        "rank_0", "rank_1",
+    } == set(statuses)  # fmt: skip
+    assert found.findings == ()
+    assert found.leftover_tokens == 0
+    assert all(item.tokens > 2 * 16 + 1 for item in found.probes)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "name", "message"),
+    [
+        ({"told_block_size": 32}, "block_size", "the engine's is 32; set tokenizer.block_size to 32"),
+        ({"told_block_size": 2096}, "block_size", "its reachable hit rate is then 0"),
+        ({"prefix_caching": "False"}, "prefix_caching", "--enable-prefix-caching"),
+        ({"max_model_len": 128}, "longest_request", "--max-model-len 160"),
+        ({"extra_tokens": 1}, "tokenizer", "set tokenizer.path"),
+        ({"extra_tokens": 1, "tokenize": False}, "rank_0", "set tokenizer.path"),
+        ({"ignores_rank_header": True}, "rank_1", "counted on rank 0"),
+        ({"broken_cache": True}, "rank_0", "found nothing of a prompt"),
+        ({"running": 1}, "idle", "somebody else is using it"),
+        ({"foreign_tokens_per_scrape": 7}, "idle", "counters keep changing"),
+    ],
+)
+def test_a_wrong_engine_fails_with_field_and_value(
+    check: Check, make: MakeEngine, wrong: dict[str, Any], name: str, message: str
+) -> None:
+    with pytest.raises(PreflightError) as raised:
+        check(make(**wrong))
+    last = raised.value.checks[-1]
+    assert (last.name, last.status) == (name, "failed")
+    assert message in last.detail == str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("silent", "names"),
+    [
+        ({"cache_config": False}, {"prefix_caching", "block_size", "kv_capacity"}),
+        ({"max_model_len": None}, {"longest_request"}),
+        ({"tokenize": False}, {"tokenizer"}),
+    ],
+)
+def test_what_cannot_be_checked_stops_nothing(
+    check: Check, make: MakeEngine, silent: dict[str, Any], names: set[str]
+) -> None:
+    found = check(make(**silent))
+    unchecked = {item.name: item.detail for item in found.checks if item.status == "not_checked"}
+    assert set(unchecked) == names
+    assert all(unchecked.values())
+
+
+def test_a_dropped_last_block_is_found_and_counted(
+    check: Check, make: MakeEngine, prepared: tuple[Scenario, Manifest]
+) -> None:
+    found = check(make(drops_last_block=True))
+    (finding,) = found.findings
+    assert finding.code == "DROPS_LAST_BLOCK"
+    assert finding.tokens == 6 * 16, "each of the six requests hits something and loses one block"
+
+
+def test_a_small_cache_is_a_warning_with_tokens(
+    check: Check, make: MakeEngine, prepared: tuple[Scenario, Manifest]
+) -> None:
+    groups = prepared[1].document["groups"].values()
+    needed = sum(group["max_shared_prefix_tokens"] for group in groups) + 2 * (128 + 32)
+    found = check(make(blocks=needed // 16 - 1))
+    (finding,) = found.findings
+    assert finding.code == "KV_CAPACITY"
+    assert finding.tokens == needed - (needed // 16 - 1) * 16
+    assert check(make(blocks=-(-needed // 16))).findings == ()
+
+
+def test_hits_are_read_from_answers_where_counters_do_not_tell(check: Check, make: MakeEngine) -> None:
+    assert check(make(tells_cached_tokens=False)).findings == ()
+
+
+@pytest.fixture
+def reset_after(check: Check) -> Callable[..., Any]:
+    def run(engine: Any, *, assume: bool = False) -> Any:
+        found = check(engine)
+        return reset_cache(
+            engine,
+            found.probes,
+            found.leftover_tokens,
+            found.scrape,
+            assume_empty_cache=assume,
+            stop=threading.Event(),
+        )
+
+    return run
+
+
+def test_a_reset_is_proved_and_asks_for_the_external_tier(
+    reset_after: Callable[..., Any], make: MakeEngine
+) -> None:
+    engine = make()
+    assert reset_after(engine) == []
+    assert engine.reset_calls[0] == {"params": {"reset_external": "true"}}
+
+
+def test_a_reset_is_tried_again_while_blocks_are_held(
+    reset_after: Callable[..., Any], make: MakeEngine
+) -> None:
+    engine = make(reset_answers=[{"success": False}, {"success": False}, {"success": True}])
+    assert reset_after(engine) == []
+    assert len(engine.reset_calls) == 3
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"reset_answers": [{"success": False}] * 10}, '"success": false 10 times'),
+        ({"reset_answers": [404]}, "VLLM_SERVER_DEV_MODE=1"),
+        ({"reset_answers": [500]}, "HTTP 500"),
+        ({"reset_answers": [ServiceError("engine gone")]}, "engine gone"),
+        ({"reset_does_nothing": True}, "tokens of the probes are still found"),
+    ],
+)
+def test_a_reset_that_did_not_happen_ends_the_run(
+    reset_after: Callable[..., Any], make: MakeEngine, wrong: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ServiceError, match=r"service\.assume_empty_cache") as raised:
+        reset_after(make(**wrong))
+    assert message in str(raised.value)
+
+
+def test_an_old_version_that_lies_about_its_reset_is_found_out(
+    reset_after: Callable[..., Any], make: MakeEngine
+) -> None:
+    engine = make(reset_answers=[None], reset_does_nothing=True)
+    with pytest.raises(ServiceError, match="tokens of the probes are still found"):
+        reset_after(engine)
+
+
+def test_assumed_empty_and_empty(reset_after: Callable[..., Any], make: MakeEngine) -> None:
+    engine = make()
+    engine.without_reset()
+    assert [finding.code for finding in reset_after(engine, assume=True)] == ["ASSUME_EMPTY_CACHE"]
+
+
+def test_assumed_empty_and_contaminated_by_an_earlier_run(
+    reset_after: Callable[..., Any], make: MakeEngine
+) -> None:
+    engine = make()
+    engine.without_reset()
+    reset_after(engine, assume=True)
+    findings = reset_after(engine, assume=True)
+    assert [finding.code for finding in findings] == ["ASSUME_EMPTY_CACHE", "CONTAMINATED"]
+    assert findings[1].tokens > 0
