@@ -9,8 +9,8 @@ from enginemetrics.snapshot import EngineSnapshot
 class EngineCache:
     """None where the engine does not tell, or its ranks do not agree; then `reason` says why.
 
-    match_unit: tokens that hit together; the block size, unless the engine says otherwise. tokens_per_rank: size of one
-    rank's KV cache.
+    match_unit: tokens that hit together; the block size, unless the engine says otherwise. tokens_per_rank: what the KV
+    cache of the smallest rank holds.
     """
 
     enabled: bool | None = None
@@ -25,8 +25,8 @@ def engine_cache(snapshot: EngineSnapshot) -> EngineCache:
     if len(known) < len(configs):
         return EngineCache(reason="the engine does not expose vllm:cache_config_info")
     enabled = {config.enable_prefix_caching for config in known}
-    units = {config.prefix_match_unit or config.block_size for config in known}
-    sizes = {config.kv_cache_size_tokens for config in known}
+    units = {config.match_unit for config in known}
+    sizes = {config.capacity_tokens for config in known}
     reason = None
     if len(units) > 1:
         reason = f"the ranks have blocks of {' and '.join(map(str, sorted(map(str, units))))} tokens"
