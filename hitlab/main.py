@@ -7,8 +7,10 @@ from typing import Annotated
 
 import typer
 
+from contract.documents import unwritable
 from contract.errors import ExitCode, HitLabError
 from hitlab.commands import analyze, inspect, prepare, run, sim, validate
+from hitlab.signals import end_on_sigterm
 from hitlab.terminal import Terminal, print_error
 
 app = typer.Typer(
@@ -55,6 +57,7 @@ app.command(
 
 def main(arguments: list[str] | None = None) -> None:
     """Run a command and exit with its code (design, section 7)."""
+    end_on_sigterm()
     logging.getLogger("hitlab").addHandler(logging.NullHandler())
     arguments = sys.argv[1:] if arguments is None else arguments
     debug = "--debug" in arguments
@@ -70,7 +73,13 @@ def main(arguments: list[str] | None = None) -> None:
     except (KeyboardInterrupt, typer.Abort):
         print_error("interrupted")
         sys.exit(ExitCode.INTERRUPTED)
-    except Exception as error:  # noqa: BLE001 - the last handler: a fault of ours, told as one
+    except Exception as error:  # noqa: BLE001 - the last handler
+        if isinstance(error, OSError) and not isinstance(error, ConnectionError | TimeoutError):
+            # Of files. Whoever writes artifacts names them (contract.documents); this is for stdout and the rest.
+            print_error(str(unwritable(error.filename or "output", error)))
+            if debug:
+                traceback.print_exc()
+            sys.exit(ExitCode.ARTIFACTS)
         usage_code = getattr(error, "exit_code", None)
         if usage_code is not None and hasattr(error, "format_message"):
             context = getattr(error, "ctx", None)

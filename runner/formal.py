@@ -1,7 +1,6 @@
 """The formal phase: the prepared requests, sent and recorded."""
 
 import threading
-import time
 from dataclasses import dataclass
 
 from contract.manifest import Manifest
@@ -12,17 +11,16 @@ from contract.run_directory import MeasurementDirectory
 from contract.scenario import Scenario
 from contract.streams import KV_SAMPLE_SCHEMA, TableStream, stream_to_parquet
 from runner.control import ControlClient
-from runner.drivers.native.load import LoadSummary, run_load
+from runner.drivers.native.load import LoadProgress, LoadSummary, run_load
 from runner.kv_sampling import KvSampler
 from runner.request_bodies import outgoing_requests
 
-FLUSH_SECONDS = 1.0
 FLUSH_RECORDS = 1000
 
 
 @dataclass
 class _Recorder:
-    """Writes records as they come, at the latest after FLUSH_SECONDS, and adds up what settling needs."""
+    """Writes records in batches, and adds up what settling needs."""
 
     stream: TableStream
     prompt_tokens: int = 0
@@ -30,7 +28,6 @@ class _Recorder:
 
     def __post_init__(self) -> None:
         self._waiting: list[RequestRecord] = []
-        self._flushed = time.monotonic()
 
     def __call__(self, record: RequestRecord) -> None:
         self._waiting.append(record)
@@ -38,14 +35,13 @@ class _Recorder:
             self.unknown += 1
         else:
             self.prompt_tokens += record.prompt_tokens
-        if len(self._waiting) >= FLUSH_RECORDS or time.monotonic() - self._flushed >= FLUSH_SECONDS:
+        if len(self._waiting) >= FLUSH_RECORDS:
             self.flush()
 
     def flush(self) -> None:
         if self._waiting:
             self.stream.append(to_batch(self._waiting))
             self._waiting.clear()
-        self._flushed = time.monotonic()
 
 
 @dataclass(frozen=True)
@@ -67,39 +63,45 @@ def run_formal_phase(
     stop: threading.Event,
     progress: Progress,
 ) -> FormalPhase:
-    """Send all requests with the native driver. Records and KV samples are on disk when this returns or raises."""
+    """Send all requests with the native driver.
+
+    Records and KV samples are Parquet when this returns. When it raises they stay streams, which `analyze` reads too.
+    """
     model = scenario.aisbench.model
     total = manifest.request_count
-    try:
-        with (
-            manifest.directory.full.open("rb") as full,
-            TableStream(directory.requests_stream, REQUEST_SCHEMA) as requests,
-            TableStream(directory.kv_samples_stream, KV_SAMPLE_SCHEMA) as samples,
-            KvSampler(client, samples, scenario.service.poll_interval_seconds) as sampler,
-        ):
-            recorder = _Recorder(requests)
-            try:
-                summary = run_load(
-                    outgoing_requests(
-                        full,
-                        model=client.engine.model,
-                        stream=model.stream,
-                        generation_kwargs=model.generation_kwargs,
-                    ),
-                    url=client.engine.inference_url,
-                    concurrency=scenario.concurrency,
-                    on_record=recorder,
-                    stop=stop,
-                    api_key=api_key or None,
-                    timeout_seconds=scenario.request_timeout_seconds,
-                    retries=scenario.driver.retries,
-                    on_progress=lambda state: progress("Run requests", state.finished + state.failed, total),
-                )
-            finally:
-                recorder.flush()
-    finally:
-        stream_to_parquet(directory.requests_stream, directory.requests, REQUEST_SCHEMA)
-        stream_to_parquet(directory.kv_samples_stream, directory.kv_samples, KV_SAMPLE_SCHEMA)
+    with (
+        manifest.directory.full.open("rb") as full,
+        TableStream(directory.requests_stream, REQUEST_SCHEMA) as requests,
+        TableStream(directory.kv_samples_stream, KV_SAMPLE_SCHEMA) as samples,
+        KvSampler(client, samples, scenario.service.poll_interval_seconds) as sampler,
+    ):
+        recorder = _Recorder(requests)
+
+        def on_progress(state: LoadProgress) -> None:
+            recorder.flush()  # twice a second: no more than that is lost when this process is killed
+            progress("Run requests", state.finished + state.failed, total)
+
+        try:
+            summary = run_load(
+                outgoing_requests(
+                    full,
+                    model=client.engine.model,
+                    stream=model.stream,
+                    generation_kwargs=model.generation_kwargs,
+                ),
+                url=client.engine.inference_url,
+                concurrency=scenario.concurrency,
+                on_record=recorder,
+                stop=stop,
+                api_key=api_key or None,
+                timeout_seconds=scenario.request_timeout_seconds,
+                retries=scenario.driver.retries,
+                on_progress=on_progress,
+            )
+        finally:
+            recorder.flush()
+    stream_to_parquet(directory.requests_stream, directory.requests, REQUEST_SCHEMA)
+    stream_to_parquet(directory.kv_samples_stream, directory.kv_samples, KV_SAMPLE_SCHEMA)
     return FormalPhase(
         load=_load_record(scenario, summary),
         expected_queries=None if recorder.unknown else recorder.prompt_tokens,

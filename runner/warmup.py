@@ -1,6 +1,7 @@
 """Priming every group's prefix on every rank before the baseline."""
 
 import threading
+from typing import Any
 
 from contract.errors import ServiceError
 from contract.manifest import Manifest
@@ -22,41 +23,19 @@ def warm_up(
     stop: threading.Event,
     progress: Progress,
 ) -> list[WarmupRecord]:
-    """Send the warmup plan, ranks in parallel. Raises ServiceError when one request is not answered as planned.
+    """Send the warmup plan, ranks in parallel. Raises ServiceError as soon as a request is not answered as planned.
 
     A rank that was not warmed would make every later number wrong, so there is no going on without it.
     """
     plan = manifest.warmup_plan
     planned = {item["request_id"]: item for item in plan}
-    records: list[RequestRecord] = []
+    done: list[WarmupRecord] = []
 
     def on_record(record: RequestRecord) -> None:
-        records.append(record)
-        progress("Warm up", len(records), len(plan))
-
-    run_load(
-        warmup_requests(plan, model=client.engine.model, ranks=client.engine.ranks),
-        url=client.engine.inference_url,
-        concurrency=client.engine.ranks,
-        on_record=on_record,
-        stop=stop,
-        api_key=api_key or None,
-        timeout_seconds=scenario.service.timeout_seconds,
-    )
-    done = []
-    for record in records:
         item = planned[record.request_id]
-        if record.error_kind is not None and not stop.is_set():
-            raise ServiceError(
-                f"warmup of {item['group_id']} on rank {item['dp_rank']} failed ({record.error_kind}: "
-                f"{record.error_text}); is service.timeout_seconds {scenario.service.timeout_seconds:g} long enough "
-                f"for {item['input_tokens']} tokens?"
-            )
-        if record.error_kind is None and record.prompt_tokens != item["input_tokens"]:
-            raise ServiceError(
-                f"warmup of {item['group_id']} on rank {item['dp_rank']}: the engine counts {record.prompt_tokens} "
-                f"tokens, {item['input_tokens']} were prepared; set tokenizer.path to the engine's tokenizer"
-            )
+        # Aborted ones are the consequence of a stop or of the first failure, which is the one to tell.
+        if record.error_kind != "aborted":
+            _require_as_planned(record, item, scenario.service.timeout_seconds)
         done.append(
             WarmupRecord(
                 group_id=item["group_id"],
@@ -67,7 +46,32 @@ def warm_up(
                 cached_tokens=record.cached_tokens,
             )
         )
+        progress("Warm up", len(done), len(plan))
+
+    run_load(
+        warmup_requests(plan, model=client.engine.model, ranks=client.engine.ranks),
+        url=client.engine.inference_url,
+        concurrency=client.engine.ranks,
+        on_record=on_record,
+        stop=stop,
+        api_key=api_key or None,
+        timeout_seconds=scenario.service.timeout_seconds,
+    )
     return done
+
+
+def _require_as_planned(record: RequestRecord, item: dict[str, Any], timeout_seconds: float) -> None:
+    which = f"warmup of {item['group_id']} on rank {item['dp_rank']}"
+    if record.error_kind is not None:
+        raise ServiceError(
+            f"{which} failed ({record.error_kind}: {record.error_text}); is service.timeout_seconds "
+            f"{timeout_seconds:g} long enough for {item['input_tokens']} tokens?"
+        )
+    if record.prompt_tokens != item["input_tokens"]:
+        raise ServiceError(
+            f"{which}: the engine counts {record.prompt_tokens} tokens, {item['input_tokens']} were prepared; "
+            "set tokenizer.path to the engine's tokenizer"
+        )
 
 
 def contamination(records: list[WarmupRecord]) -> Finding | None:

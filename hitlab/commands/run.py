@@ -1,8 +1,6 @@
 """Measure an engine with prepared data and analyse the result."""
 
-import signal
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +13,7 @@ from contract.errors import ExitCode, ScenarioError
 from contract.run_directory import MeasurementDirectory
 from contract.scenario import Scenario, load_scenario
 from hitlab.arguments import ScenarioPath
+from hitlab.signals import stop_on_signals
 from hitlab.terminal import Terminal, print_error, print_warning
 
 TABLE_WIDTH = 200
@@ -56,12 +55,12 @@ def command(
     terminal: Terminal = context.obj
     loaded, overrides = with_overrides(load_scenario(scenario), engine=engine, driver=driver)
     prepared = find_prepared(scenario, loaded, manifest)
-    with stop_on_signals() as stop, running_engine(loaded) as target, terminal.progress() as progress:
-        try:
+    try:
+        with stop_on_signals() as stop, running_engine(loaded) as target, terminal.progress() as progress:
             measured = measure(loaded, prepared, target, overrides=overrides, stop=stop, progress=progress)
-        except Interrupted:
-            print_error("interrupted; what was measured is kept under result/runs")
-            return int(ExitCode.INTERRUPTED)
+    except Interrupted as ending:
+        print_error(str(ending))
+        return int(ExitCode.INTERRUPTED)
     if measure_only:
         print(measured.root)
         return 0
@@ -131,21 +130,3 @@ def running_engine(scenario: Scenario) -> Iterator[Any]:
     config = checked_config(simulator_settings(scenario, service_api_key(scenario.service.api_key)))
     with start_simulator(config) as simulator:
         yield simulator_engine(scenario, simulator.url)
-
-
-@contextmanager
-def stop_on_signals() -> Iterator[threading.Event]:
-    """An event that SIGINT and SIGTERM set; a second SIGINT interrupts at once."""
-    stop = threading.Event()
-
-    def handle(number: int, _frame: object) -> None:
-        if stop.is_set() and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        stop.set()
-
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
