@@ -1,55 +1,165 @@
 """What the engine really did: from its counters, and from what it told each request."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from analyzer.request_table import MeasuredRequest
+import numpy as np
+
+from analyzer.request_table import UNKNOWN, Flags, RequestTable
 from enginemetrics.difference import EngineDifference, RankDifference
 
 DIFFERING_SHOWN = 20
 
 
 def counter_actual(
-    difference: EngineDifference, kv_usage: dict[int, float | None], kv_summary: dict[str, Any]
+    difference: EngineDifference,
+    kv_usage: Mapping[int, float | None],
+    kv_summary: Mapping[str, Any],
+    not_measurable: str | None,
 ) -> dict[str, Any]:
-    """`actual` as documented: queries, hits and rate per rank and in total (reference 4.5)."""
+    """`actual` as documented: queries, hits and rate per rank and in total (reference 4.5).
+
+    With `not_measurable` the counters stand as they are, but no rate is made of them. `reason` is why a rate is null.
+    """
+    ranks = difference.ranks
     by_dp = {}
-    for rank in difference.ranks:
+    for rank in ranks:
         kv = kv_summary["by_dp"].get(str(rank.rank), {})
         by_dp[str(rank.rank)] = {
             "queries": rank.queries,
             "hits": rank.hits,
-            "hit_rate": _rate(rank),
+            "hit_rate": None if not_measurable else hit_rate(rank.hits, rank.queries),
             "kv_cache_usage": kv_usage.get(rank.rank),
             "kv_cache_usage_peak": kv.get("peak"),
             "kv_cache_usage_avg": kv.get("avg"),
+            "external": _external([rank]),
+            "by_source": _by_source([rank]),
         }
     return {
         "by_dp": by_dp,
         "global_queries": difference.queries,
         "global_hits": difference.hits,
-        "global_hit_rate": difference.hit_rate,
+        "global_hit_rate": None if not_measurable else difference.hit_rate,
         "global_kv_cache_usage_peak": kv_summary["global_peak"],
         "global_kv_cache_usage_avg": kv_summary["global_avg"],
         "unit": difference.unit,
+        "external": _external(ranks),
+        "by_source": _by_source(ranks),
+        "reason": not_measurable or _no_rate(difference),
     }
 
 
-def _rate(rank: RankDifference) -> float | None:
-    return rank.hits / rank.queries if rank.queries and rank.hits is not None else None
-
-
-def client_actual(requests: Sequence[MeasuredRequest]) -> dict[str, Any]:
-    """Sums of what the answers reported, in total, per group and per routed rank. None where one answer did not say."""
-    routed = any(request.rank is not None for request in requests)
-    ranks = sorted({request.rank for request in requests if request.rank is not None})
-    groups = sorted({request.group for request in requests}, key=_group_number)
+def no_counters(reason: str) -> dict[str, Any]:
+    """`actual` where the two scrapes to subtract are not there."""
+    nothing = ("queries", "hits", "hit_rate", "kv_cache_usage_peak", "kv_cache_usage_avg")
     return {
-        **_reported(requests),
-        "groups": {name: _reported([r for r in requests if r.group == name]) for name in groups},
-        "dp": {str(rank): _reported([r for r in requests if r.rank == rank]) for rank in ranks}
-        if routed
-        else {},
+        "by_dp": {},
+        **{f"global_{name}": None for name in nothing},
+        "unit": None,
+        "external": {"queries": None, "hits": None, "hit_rate": None, "reason": reason},
+        "by_source": {"prompt_tokens": None, "cached_tokens": None, "reason": reason},
+        "reason": reason,
+    }
+
+
+def _no_rate(difference: EngineDifference) -> str | None:
+    if difference.hit_rate is not None:
+        return None
+    for rank in difference.ranks:
+        for name in ("queries", "hits"):
+            if getattr(rank, name) is None:
+                return rank.unavailable.get(name, f"rank {rank.rank} has no {name}")
+    return "no queries were counted between the two scrapes"
+
+
+def why_not_measurable(difference: EngineDifference, requests: RequestTable) -> str | None:
+    """Why counters that stood still are no hit rate of 0: the answers say that there were tokens, or hits.
+
+    Some engines never move these counters (vLLM-Ascend with BalanceScheduler or hybrid models). Hits that an external
+    tier served are none of the engine's own cache, so they do not count against it.
+    """
+    answered = requests.answered
+    prompt_tokens = _known_sum(requests.prompt_tokens[answered])
+    cached_tokens = _known_sum(requests.cached_tokens[answered])
+    advice = "this engine does not report its prefix cache there"
+    if difference.queries == 0 and prompt_tokens:
+        return (
+            f"not measurable from counters: they show 0 queries, the answers {prompt_tokens} tokens; {advice}"
+        )
+    external = sum_known([rank.external_hits for rank in difference.ranks]) or 0
+    if difference.queries and difference.hits == 0 and cached_tokens > external:
+        return f"not measurable from counters: they show 0 hits, the answers {cached_tokens} cached tokens; {advice}"
+    return None
+
+
+def _known_sum(values: Any) -> int:
+    return int(values[values != UNKNOWN].sum())
+
+
+def hit_rate(hits: int | None, queries: int | None) -> float | None:
+    return hits / queries if queries and hits is not None else None
+
+
+def sum_known(values: Sequence[int | None]) -> int | None:
+    """The sum; None when there is none, or one of them is not known."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known and len(known) == len(values) else None
+
+
+def _first_reason(ranks: Sequence[RankDifference], *names: str) -> str | None:
+    reasons = (rank.unavailable.get(name) for name in names for rank in ranks)
+    return next((reason for reason in reasons if reason is not None), None)
+
+
+def _external(ranks: Sequence[RankDifference]) -> dict[str, Any]:
+    """Tokens that a KV connector was asked for after the local lookup, and found (vllm.md E.1)."""
+    queries = sum_known([rank.external_queries for rank in ranks])
+    hits = sum_known([rank.external_hits for rank in ranks])
+    unknown = queries is None or hits is None
+    reason = _first_reason(ranks, "external_queries", "external_hits") if unknown else None
+    if reason is None and queries == 0:
+        reason = "nothing was asked of an external cache"
+    return {"queries": queries, "hits": hits, "hit_rate": hit_rate(hits, queries), "reason": reason}
+
+
+def _by_source(ranks: Sequence[RankDifference]) -> dict[str, Any]:
+    """Prompt tokens by where they came from, and cached ones by where they were kept."""
+    prompt = _sum_parts([rank.prompt_tokens_by_source for rank in ranks])
+    cached = _sum_parts([rank.prompt_tokens_cached_by_source for rank in ranks])
+    missing = [
+        name
+        for name, parts in (("prompt_tokens_by_source", prompt), ("prompt_tokens_cached_by_source", cached))
+        if parts is None
+    ]
+    return {
+        "prompt_tokens": prompt,
+        "cached_tokens": cached,
+        "reason": _first_reason(ranks, *missing) if missing else None,
+    }
+
+
+def _sum_parts(parts: Sequence[Mapping[str, int] | None]) -> dict[str, int] | None:
+    if not parts or any(part is None for part in parts):
+        return None
+    total: dict[str, int] = {}
+    for part in parts:
+        for name, value in (part or {}).items():
+            total[name] = total.get(name, 0) + value
+    return dict(sorted(total.items()))
+
+
+def client_actual(requests: RequestTable) -> dict[str, Any]:
+    """Sums of what the answers reported, in total, per group and per routed rank. None where one answer did not say."""
+    plan = requests.plan
+    groups = sorted(range(len(plan.groups)), key=lambda number: _group_number(plan.groups[number]))
+    return {
+        **reported(requests, np.ones(requests.count, dtype=np.bool_)),
+        "groups": {plan.groups[number]: reported(requests, plan.group == number) for number in groups},
+        "dp": {
+            str(rank): reported(requests, plan.rank == rank)
+            for rank in np.unique(plan.rank).tolist()
+            if rank != UNKNOWN
+        },
     }
 
 
@@ -57,72 +167,78 @@ def _group_number(name: str) -> int:
     return int(name.removeprefix("group-"))
 
 
-def _reported(requests: Sequence[MeasuredRequest]) -> dict[str, Any]:
-    answered = [request.record for request in requests if request.answered and request.record]
-    prompt = [record.prompt_tokens for record in answered]
-    cached = [record.cached_tokens for record in answered]
-    prompt_tokens = None if None in prompt else sum(value for value in prompt if value is not None)
-    cached_tokens = None if None in cached else sum(value for value in cached if value is not None)
+def reported(requests: RequestTable, chosen: Flags) -> dict[str, Any]:
+    """Prompt and cached tokens that the answers to the chosen requests reported."""
+    answered = chosen & requests.answered
+    count = int(answered.sum())
+    prompt, cached = requests.prompt_tokens[answered], requests.cached_tokens[answered]
+    prompt_tokens = int(prompt.sum()) if count and (prompt != UNKNOWN).all() else None
+    cached_tokens = int(cached.sum()) if count and (cached != UNKNOWN).all() else None
     reason = None
-    if not answered:
-        prompt_tokens = cached_tokens = None
+    if not count:
         reason = "no request was answered"
     elif cached_tokens is None:
         reason = (
-            f"{cached.count(None)} of {len(cached)} answers have no usage.prompt_tokens_details.cached_tokens; "
+            f"{int((cached == UNKNOWN).sum())} of {count} answers have no usage.prompt_tokens_details.cached_tokens; "
             "start vLLM with --enable-prompt-tokens-details"
         )
+    elif prompt_tokens is None:
+        reason = f"{int((prompt == UNKNOWN).sum())} of {count} answers have no usage.prompt_tokens"
     return {
-        "requests": len(requests),
-        "answered": len(answered),
+        "requests": int(chosen.sum()),
+        "answered": count,
         "prompt_tokens": prompt_tokens,
         "cached_tokens": cached_tokens,
-        "hit_rate": cached_tokens / prompt_tokens if cached_tokens is not None and prompt_tokens else None,
-        "theoretical_hit_tokens": sum(request.theoretical_hit_tokens for request in requests),
+        "hit_rate": hit_rate(cached_tokens, prompt_tokens),
+        "theoretical_hit_tokens": int(requests.plan.theoretical_hit_tokens[chosen].sum()),
         "reason": reason,
     }
 
 
-def per_request(requests: Sequence[MeasuredRequest]) -> dict[str, Any]:
+def per_request(requests: RequestTable) -> dict[str, Any]:
     """How many requests hit exactly what theory says, and the first that do not. Void ones are not compared."""
-    compared = [
-        request
-        for request in requests
-        if request.answered
-        and not request.void
-        and request.record
-        and request.record.cached_tokens is not None
-    ]
-    differing = [r for r in compared if r.record and r.record.cached_tokens != r.theoretical_hit_tokens]
-    wrong_length = [
-        r
-        for r in requests
-        if r.record and r.record.prompt_tokens is not None and r.record.prompt_tokens != r.input_tokens
-    ]
+    plan = requests.plan
+    compared = comparable(requests)
+    differing = np.flatnonzero(compared & (requests.cached_tokens != plan.theoretical_hit_tokens))
+    known = requests.prompt_tokens != UNKNOWN
     return {
-        "compared": len(compared),
-        "equal": len(compared) - len(differing),
+        "compared": int(compared.sum()),
+        "equal": int(compared.sum()) - int(differing.size),
         "differing": [
             {
-                "request_id": r.request_id,
-                "sequence_index": r.position,
-                "group_id": r.group,
-                "dp_rank": r.rank,
-                "theoretical_hit_tokens": r.theoretical_hit_tokens,
-                "cached_tokens": r.record.cached_tokens if r.record else None,
+                **describe(requests, position),
+                "theoretical_hit_tokens": int(plan.theoretical_hit_tokens[position]),
+                "cached_tokens": int(requests.cached_tokens[position]),
             }
-            for r in differing[:DIFFERING_SHOWN]
+            for position in differing[:DIFFERING_SHOWN].tolist()
         ],
-        "prompt_tokens_differing": len(wrong_length),
+        "prompt_tokens_differing": int((known & (requests.prompt_tokens != plan.input_tokens)).sum()),
     }
 
 
-def void_theory(requests: Sequence[MeasuredRequest]) -> dict[str, int]:
-    """What failures took from the theory."""
-    void = [request for request in requests if request.void]
+def comparable(requests: RequestTable) -> Flags:
+    """The requests whose cached tokens are known and mean what was planned."""
+    flags: Flags = requests.answered & ~requests.void & (requests.cached_tokens != UNKNOWN)
+    return flags
+
+
+def describe(requests: RequestTable, position: int) -> dict[str, Any]:
+    """Which request this is."""
+    rank = int(requests.plan.rank[position])
     return {
-        "failed_requests": sum(not request.answered for request in requests),
-        "void_requests": len(void),
-        "void_input_tokens": sum(request.input_tokens for request in void),
-        "void_theoretical_hit_tokens": sum(request.theoretical_hit_tokens for request in void),
+        "request_id": requests.request_id(position),
+        "sequence_index": position,
+        "group_id": requests.plan.groups[int(requests.plan.group[position])],
+        "dp_rank": None if rank == UNKNOWN else rank,
+    }
+
+
+def void_theory(requests: RequestTable) -> dict[str, int]:
+    """What failures took from the theory."""
+    void = requests.void
+    return {
+        "failed_requests": requests.failed,
+        "void_requests": int(void.sum()),
+        "void_input_tokens": int(requests.plan.input_tokens[void].sum()),
+        "void_theoretical_hit_tokens": int(requests.plan.theoretical_hit_tokens[void].sum()),
     }

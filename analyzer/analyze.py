@@ -1,25 +1,49 @@
-"""From a measurement to its analysis: differences, agreement with theory, warnings."""
+"""From a measurement to its analysis: differences, ledgers, prediction, agreement with theory, warnings."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from analyzer.actual import client_actual, counter_actual, per_request, void_theory
+from analyzer.actual import (
+    client_actual,
+    comparable,
+    counter_actual,
+    no_counters,
+    per_request,
+    sum_known,
+    void_theory,
+    why_not_measurable,
+)
+from analyzer.causes import Circumstances, likely_cause, version_caveat
+from analyzer.engine_cache import engine_cache
+from analyzer.engine_version import parse_version
 from analyzer.kv_usage import kv_polling
-from analyzer.request_table import MeasuredRequest, measured_requests
+from analyzer.ledgers import (
+    NAMES,
+    Ledger,
+    answers_ledger,
+    counter_ledgers,
+    ledger_differences,
+    prediction_ledger,
+    unknown_ledger,
+)
+from analyzer.measurements import find_measurement, latest_complete
+from analyzer.prediction import Prediction, predict_hits, prediction_document
+from analyzer.recover import finished_measurement
+from analyzer.request_table import UNKNOWN, RequestTable, request_table
+from analyzer.scrapes import ScrapePair, metric_names, metrics_part, stored_pair
 from contract.analysis import prepared_analysis
+from contract.artifact_check import check_artifacts
 from contract.command_log import command_log
-from contract.documents import read_document, write_document
-from contract.errors import ArtifactError, ExitCode
+from contract.documents import write_document
+from contract.errors import ExitCode
 from contract.manifest import Manifest
 from contract.measurement import Measurement
+from contract.progress import Progress, silent
 from contract.redaction import Redactor
 from contract.run_directory import MeasurementDirectory
 from contract.scenario import Validation
-from contract.scrapes import split_scrapes
-from enginemetrics.difference import EngineDifference, subtract
-from enginemetrics.snapshot import EngineSnapshot, read_snapshot
 
 
 @dataclass(frozen=True)
@@ -32,110 +56,168 @@ class Analysis:
     message: str | None
 
 
-def analyze_measurement(manifest: Manifest, stamp: str) -> Analysis:
-    """Analyse `result/runs/<stamp>/`; a complete measurement's analysis also becomes that of the run directory."""
-    directory = MeasurementDirectory(manifest.directory.runs / stamp)
-    if not directory.measurement.is_file():
-        known = ", ".join(sorted(path.name for path in manifest.directory.runs.glob("*"))) or "none"
-        raise ArtifactError(f"{manifest.directory.runs}: has no measurement {stamp} (there: {known})")
+def analyze_measurement(manifest: Manifest, stamp: str, progress: Progress = silent) -> Analysis:
+    """Analyse `result/runs/<stamp>/`. The analysis of the latest complete one also becomes that of the run directory.
+
+    Nothing of an earlier analysis is read, so analysing again gives the same document.
+    """
     with command_log(manifest.directory.log("analyze"), Redactor()) as log:
-        measurement = read_measurement(directory)
-        if measurement.manifest_sha256 != manifest.sha256:
-            raise ArtifactError(
-                f"{directory.measurement}: was made with another manifest than {manifest.directory.manifest}"
-            )
-        document = measured_analysis(manifest, measurement, directory)
+        directory, measurement = find_measurement(manifest, stamp)
+        check_artifacts(manifest, progress)
+        measurement = finished_measurement(directory, measurement)
+        document = measured_analysis(manifest, measurement, directory, progress)
         write_document(directory.analysis, document)
         path = directory.analysis
-        if measurement.status == "complete":
+        if stamp == latest_complete(manifest):
             write_document(manifest.directory.analysis, document)
             path = manifest.directory.analysis
-        log.info("analysed %s: %s", stamp, document["actual"])
+        log.info("analysed %s: %s", stamp, document["agreement"])
     return Analysis(document, path, *_ending(document))
 
 
-def read_measurement(directory: MeasurementDirectory) -> Measurement:
-    return Measurement.model_validate(read_document(directory.measurement, "measurement"))
-
-
 def measured_analysis(
-    manifest: Manifest, measurement: Measurement, directory: MeasurementDirectory
+    manifest: Manifest,
+    measurement: Measurement,
+    directory: MeasurementDirectory,
+    progress: Progress = silent,
 ) -> dict[str, Any]:
-    """The prepared analysis with `runtime`, `actual` and the differences added (reference 4.5)."""
+    """The prepared analysis with `runtime`, `actual`, `ledgers`, `prediction` and the differences (reference 4.5)."""
     validation = Validation.model_validate(measurement.validation)
+    service = measurement.service
+    requests = request_table(manifest.directory.full, directory)
+    scrapes = stored_pair(directory, service)
+    polling = kv_polling(directory, service["poll_interval_seconds"])
+    cache = engine_cache(
+        scrapes.before.snapshot if scrapes.before else None,
+        manifest.effective_config["tokenizer"]["block_size"],
+    )
+    found = {finding.code for finding in measurement.findings}
+    prediction = predict_hits(
+        manifest, requests, cache, drops_last_block="DROPS_LAST_BLOCK" in found, progress=progress
+    )
     document = prepared_analysis(manifest.document, validation)
-    texts = [read_scrape(directory.baseline), read_scrape(directory.after)]
-    before, after = (service_snapshot(text, measurement.service) for text in texts)
-    difference = subtract(before, after)
-    polling = kv_polling(directory, measurement.service["poll_interval_seconds"])
-    requests = measured_requests(manifest.directory.full, directory)
-    usage = {rank.rank: rank.kv_cache_usage for rank in after.ranks}
     document["status"] = measurement.status
-    document["runtime"] = _runtime(measurement, texts, (before, after), polling)
-    document["actual"] = counter_actual(difference, usage, polling["summary"]) | {
+    document["runtime"] = _runtime(measurement, scrapes, polling)
+    document["actual"] = counters_part(scrapes, polling["summary"], requests) | {
         "client": client_actual(requests),
         "requests": per_request(requests),
         **void_theory(requests),
     }
-    document |= differences(document["theoretical_hit_rate"], document["actual"]["global_hit_rate"])
-    document["agreement"] = agreement(document, requests)
-    document["warnings"] += warnings(document, measurement, difference, validation)
-    document["validation"] |= {
-        "status": "PASS_WITH_WARNING" if document["warnings"] else "PASS",
-        "actual_status": actual_status(document),
+    document["prediction"] = prediction_document(requests, prediction)
+    ranks = service["dp_size"]
+    ledgers = ledgers_of_scrapes(scrapes, cache.block_size, document["actual"]) | {
+        "cached_tokens": answers_ledger(requests, ranks),
+        "prediction": prediction_ledger(document["prediction"], prediction, requests, ranks),
     }
+    seen = circumstances(
+        scrapes,
+        version=measurement.engine.version if measurement.engine else None,
+        waiting_peak=polling["summary"]["requests_waiting_peak"],
+        settled=measurement.settled,
+        unanswered=requests.failed + requests.retried,
+        findings=frozenset(found),
+        all_but_one=_all_but_one(requests),
+        one_block_less=_one_block_less(requests, prediction),
+        prediction_caveats=prediction.caveats,
+    )
+    document["ledgers"] = ledgers_document(ledgers, seen)
+    document |= differences(document["theoretical_hit_rate"], document["actual"]["global_hit_rate"])
+    document["agreement"] = agreement(
+        document["theory"]["hit_tokens"], int(requests.plan.input_tokens.sum()), ledgers
+    )
+    document["warnings"] += [
+        {"code": finding.code, "message": finding.message} for finding in measurement.findings
+    ]
+    document["warnings"] += warnings(document, scrapes, validation)
+    if requests.failed:
+        document["warnings"].append({"code": "REQUESTS_FAILED", "message": _failed_message(document)})
+    conclude(document)
     return document
 
 
-def actual_status(document: dict[str, Any]) -> str:
-    """PASS, WARNING, or NOT_MEASURED; warnings about the target are not about the measurement."""
-    if document["actual"]["global_hit_rate"] is None:
-        return "NOT_MEASURED"
-    codes = {warning["code"] for warning in document["warnings"]}
-    return "WARNING" if codes - {"TARGET_UNREACHABLE", "TARGET_DEVIATION"} else "PASS"
+def counters_part(
+    scrapes: ScrapePair, kv_summary: Mapping[str, Any], requests: RequestTable | None
+) -> dict[str, Any]:
+    """`actual`, as far as the counters tell it."""
+    if scrapes.difference is None or scrapes.after is None:
+        return no_counters(scrapes.reason or "the scrapes are not there")
+    usage = {rank.rank: rank.kv_cache_usage for rank in scrapes.after.snapshot.ranks}
+    not_measurable = None if requests is None else why_not_measurable(scrapes.difference, requests)
+    return counter_actual(scrapes.difference, usage, kv_summary, not_measurable)
 
 
-def read_scrape(path: Path) -> str:
-    """The text of a stored scrape."""
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ArtifactError(
-            f"{path}: cannot be read ({error.strerror}); the run ended before it was taken"
-        ) from error
+def ledgers_of_scrapes(scrapes: ScrapePair, block_size: int, actual: Mapping[str, Any]) -> dict[str, Ledger]:
+    """H1, H2 and H4. Counters that moved in a way that gives no hit rate are no ledger either."""
+    if scrapes.difference is None or scrapes.after is None:
+        reason = scrapes.reason or "the scrapes are not there"
+        return {name: unknown_ledger(reason) for name in ("counters", "by_source", "computed")}
+    counted = scrapes.difference.queries is not None and scrapes.difference.hits is not None
+    names = scrapes.after.snapshot.metric_names
+    return counter_ledgers(scrapes.difference, names, block_size, actual["reason"] if counted else None)
 
 
-def service_snapshot(text: str, service: dict[str, Any], source: str = "metrics") -> EngineSnapshot:
-    """The stored text of a scrape, read with the `service` section it was taken with."""
-    pages = split_scrapes(text)
-    return read_snapshot(
-        pages,
-        model=service["model"],
-        dp_size=service["dp_size"],
-        engine_label_map=service["engine_label_map"],
-        sources=[source] * len(pages),
+def circumstances(scrapes: ScrapePair, *, version: str | None, **known: Any) -> Circumstances:
+    ranks = scrapes.difference.ranks if scrapes.difference else ()
+    return Circumstances(
+        version=parse_version(version),
+        version_text=version,
+        preemptions=sum_known([rank.preemptions for rank in ranks]),
+        external_hits=sum_known([rank.external_hits for rank in ranks]),
+        **known,
     )
 
 
-def _runtime(
-    measurement: Measurement,
-    texts: Sequence[str],
-    snapshots: Sequence[EngineSnapshot],
-    polling: dict[str, Any],
-) -> dict[str, Any]:
-    names = _metric_names(snapshots[0])
+def _all_but_one(requests: RequestTable) -> bool:
+    """Whether every answer says that all of its prompt but the last token was cached."""
+    compared = comparable(requests)
+    return bool(
+        compared.any() and (requests.cached_tokens[compared] == requests.prompt_tokens[compared] - 1).all()
+    )
+
+
+def _one_block_less(requests: RequestTable, prediction: Prediction) -> bool:
+    """Whether every request that hit something else than predicted hit exactly one block less."""
+    compared = comparable(requests) & (prediction.tokens != UNKNOWN)
+    missing = (prediction.tokens - requests.cached_tokens)[compared]
+    missing = missing[missing != 0]
+    return bool(missing.size and (missing == prediction.cache.block_size).all())
+
+
+def ledgers_document(ledgers: Mapping[str, Ledger], seen: Circumstances) -> dict[str, Any]:
+    """`ledgers`: each by name, and every difference with its most likely cause. `agree` None: fewer than two known."""
+    found = ledger_differences(ledgers)
+    known = [name for name in NAMES if ledgers[name].total.hits is not None]
+    return {
+        **{name: ledgers[name].document() for name in NAMES},
+        "agree": not found if len(known) > 1 else None,
+        "differences": [
+            {
+                "between": [difference.first, difference.second],
+                "quantity": difference.quantity,
+                "tokens": difference.tokens,
+                "by_dp": {str(rank): tokens for rank, tokens in difference.by_dp.items()},
+                "cause": likely_cause(difference, seen),
+                "caveat": version_caveat(difference, seen),
+            }
+            for difference in found
+        ],
+    }
+
+
+def _runtime(measurement: Measurement, scrapes: ScrapePair, polling: dict[str, Any]) -> dict[str, Any]:
+    before = scrapes.before.snapshot if scrapes.before else None
     return {
         "phases": [phase.name for phase in measurement.phases],
         "phase_times": [phase.model_dump(mode="json") for phase in measurement.phases],
         "precheck": {
             "ok": all(check.status != "failed" for check in measurement.preflight),
-            "ranks": [rank.rank for rank in snapshots[0].ranks],
-            "metric_names": names,
+            "ranks": [rank.rank for rank in before.ranks] if before else None,
+            "metric_names": metric_names(before) if before else None,
             "checks": [check.model_dump(mode="json") for check in measurement.preflight],
         },
         "warmup": [warmup.model_dump(mode="json") for warmup in measurement.warmup],
-        "metrics_baseline": metrics_part(texts[0], snapshots[0]),
-        "metrics_after": metrics_part(texts[1], snapshots[1]),
+        "metrics_baseline": metrics_part(scrapes.before),
+        "metrics_after": metrics_part(scrapes.after),
         "kv_cache_polling": polling,
         "engine": None if measurement.engine is None else measurement.engine.model_dump(mode="json"),
         "load": None if measurement.load is None else measurement.load.model_dump(mode="json"),
@@ -143,27 +225,6 @@ def _runtime(
         "started_at": measurement.started_at,
         "finished_at": measurement.finished_at,
         "settled": measurement.settled,
-    }
-
-
-def _metric_names(snapshot: EngineSnapshot) -> dict[str, str | None]:
-    names = snapshot.metric_names
-    return {"queries": names.queries, "hits": names.hits, "kv": names.kv_cache_usage}
-
-
-def metrics_part(text: str, snapshot: EngineSnapshot) -> dict[str, Any]:
-    """A scrape as `runtime.metrics_*` shows it, raw text included."""
-    return {
-        "metric_names": _metric_names(snapshot),
-        "by_dp": {
-            str(rank.rank): {
-                "queries": rank.queries,
-                "hits": rank.hits,
-                "kv_cache_usage": rank.kv_cache_usage,
-            }
-            for rank in snapshot.ranks
-        },
-        "raw_prometheus": text,
     }
 
 
@@ -178,71 +239,75 @@ def differences(theory: float, actual: float | None) -> dict[str, float | None]:
     }
 
 
-def agreement(document: dict[str, Any], requests: Sequence[MeasuredRequest]) -> dict[str, Any]:
-    """The ledgers in tokens, side by side, and whether they are equal. None: that ledger is not known."""
-    actual, planned = document["actual"], sum(request.input_tokens for request in requests)
-    counts_tokens = actual["unit"] == "tokens"
-    hits = {
-        "theory": document["theory"]["hit_tokens"],
-        "counters": actual["global_hits"] if counts_tokens else None,
-        "cached_tokens": actual["client"]["cached_tokens"],
-    }
+def agreement(theory_tokens: int, planned_tokens: int, ledgers: Mapping[str, Ledger]) -> dict[str, Any]:
+    """Theory and all ledgers in tokens, and whether they are equal. None: that ledger is not known."""
+    totals = {name: ledgers[name].total for name in NAMES}
+    hits = {"theory": theory_tokens, **{name: totals[name].hits for name in NAMES}}
     queries = {
-        "planned": planned,
-        "counters": actual["global_queries"] if counts_tokens else None,
-        "prompt_tokens": actual["client"]["prompt_tokens"],
+        "planned": planned_tokens,
+        "counters": totals["counters"].queries,
+        "by_source": totals["by_source"].queries,
+        "prompt_tokens": totals["cached_tokens"].queries,
+        "computed": totals["computed"].queries,
     }
     return {
         "hit_tokens": hits,
         "query_tokens": queries,
-        "hits_equal": _equal(hits),
-        "queries_equal": _equal(queries),
+        "hits_equal": equal(hits),
+        "queries_equal": equal(queries),
     }
 
 
-def ledgers_differ(agreement: dict[str, Any]) -> list[dict[str, Any]]:
-    """One warning for each kind of tokens whose ledgers are not equal. There is no tolerance: equal is to the token."""
-    return [
-        {
-            "code": code,
-            "message": f"{what} differ: "
-            + ", ".join(f"{name} {value}" for name, value in agreement[ledgers].items() if value is not None),
-        }
-        for code, what, ledgers, equal in (
-            ("QUERY_TOKENS_DIFFER", "input tokens", "query_tokens", agreement["queries_equal"]),
-            ("HIT_TOKENS_DIFFER", "hit tokens", "hit_tokens", agreement["hits_equal"]),
-        )
-        if equal is False
-    ]
-
-
-def _equal(ledgers: dict[str, int | None]) -> bool | None:
+def equal(ledgers: Mapping[str, int | None]) -> bool | None:
     """Whether all known ledgers agree; None when fewer than two are known."""
     known = [value for value in ledgers.values() if value is not None]
     return len(set(known)) == 1 if len(known) > 1 else None
 
 
-def warnings(
-    document: dict[str, Any], measurement: Measurement, difference: EngineDifference, validation: Validation
-) -> list[dict[str, Any]]:
+def warnings(document: dict[str, Any], scrapes: ScrapePair, validation: Validation) -> list[dict[str, Any]]:
+    """What the numbers themselves give reason to warn of."""
     found: list[dict[str, Any]] = [
-        *({"code": finding.code, "message": finding.message} for finding in measurement.findings),
-        *({"code": finding.code, "message": finding.message} for finding in difference.findings),
+        {"code": finding.code, "message": finding.message}
+        for finding in (scrapes.difference.findings if scrapes.difference else ())
     ]
-    found += actual_deviation(document, validation)
-    found += ledgers_differ(document["agreement"])
-    failed = document["actual"]["failed_requests"]
-    if failed:
-        found.append({"code": "REQUESTS_FAILED", "message": _failed_message(document)})
-    return found
-
-
-def actual_deviation(document: dict[str, Any], validation: Validation) -> list[dict[str, Any]]:
-    """ACTUAL_DEVIATION, when actual and theory differ by more than the threshold."""
     size = document["theory_actual_absolute_difference_pp"]
-    if size is None or size <= validation.actual_warning_pp:
-        return []
-    return [{"code": "ACTUAL_DEVIATION", "difference_pp": size}]
+    if size is not None and size > validation.actual_warning_pp:
+        found.append({"code": "ACTUAL_DEVIATION", "difference_pp": size})
+    if document["actual"]["reason"] is not None:
+        found.append({"code": "NOT_MEASURABLE", "message": document["actual"]["reason"]})
+    return found + ledgers_differ(document["agreement"], document["ledgers"]["differences"])
+
+
+def ledgers_differ(agreement: Mapping[str, Any], found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """One warning for each kind of tokens whose ledgers are not equal. There is no tolerance: equal is to the token."""
+    warned = []
+    for code, what, tokens, quantity in (
+        ("QUERY_TOKENS_DIFFER", "input tokens", "query_tokens", "queries"),
+        ("HIT_TOKENS_DIFFER", "hit tokens", "hit_tokens", "hits"),
+    ):
+        causes = dict.fromkeys(item["cause"] for item in found if item["quantity"] == quantity)
+        if agreement[f"{quantity}_equal"] is False or causes:
+            values = ", ".join(
+                f"{name} {value}" for name, value in agreement[tokens].items() if value is not None
+            )
+            warned.append({"code": code, "message": "; ".join([f"{what} differ: {values}", *causes])})
+    return warned
+
+
+def conclude(document: dict[str, Any]) -> None:
+    """The verdict in `validation`, from the warnings."""
+    document["validation"] |= {
+        "status": "PASS_WITH_WARNING" if document["warnings"] else "PASS",
+        "actual_status": actual_status(document),
+    }
+
+
+def actual_status(document: dict[str, Any]) -> str:
+    """PASS, WARNING, or NOT_MEASURED; warnings about the target are not about the measurement."""
+    if document["actual"]["global_hit_rate"] is None:
+        return "NOT_MEASURED"
+    codes = {warning["code"] for warning in document["warnings"]}
+    return "WARNING" if codes - {"TARGET_UNREACHABLE", "TARGET_DEVIATION"} else "PASS"
 
 
 def _failed_message(document: dict[str, Any]) -> str:
@@ -259,8 +324,5 @@ def _ending(document: dict[str, Any]) -> tuple[ExitCode, str | None]:
     if document["actual"]["failed_requests"]:
         return ExitCode.REQUESTS_FAILED, _failed_message(document)
     if document["actual"]["global_hit_rate"] is None:
-        return (
-            ExitCode.INCONCLUSIVE,
-            "the engine's counters give no hit rate; see warnings and unavailable in the analysis",
-        )
+        return ExitCode.INCONCLUSIVE, f"no hit rate: {document['actual']['reason']}"
     return ExitCode.DONE, None

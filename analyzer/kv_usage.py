@@ -15,6 +15,7 @@ def kv_polling(directory: MeasurementDirectory, interval_seconds: float) -> dict
     rows = _rows(directory.kv_samples, directory.kv_samples_stream)
     samples: dict[float, dict[str, float | None]] = {}
     values: dict[int, list[float]] = defaultdict(list)
+    waiting = [row["requests_waiting"] for row in rows if row["requests_waiting"] is not None]
     for row in rows:
         samples.setdefault(row["elapsed_seconds"], {})[str(row["dp_rank"])] = row["kv_cache_usage"]
         if row["kv_cache_usage"] is not None:
@@ -31,6 +32,7 @@ def kv_polling(directory: MeasurementDirectory, interval_seconds: float) -> dict
             },
             "global_peak": max(everything, default=None),
             "global_avg": sum(everything) / len(everything) if everything else None,
+            "requests_waiting_peak": max(waiting, default=None),
         },
         "samples": [{"elapsed_seconds": at, "by_dp": by_dp} for at, by_dp in samples.items()],
     }

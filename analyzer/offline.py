@@ -1,80 +1,81 @@
-"""`analyze --baseline A --after B`: an actual hit rate from two saved scrapes, without an engine."""
+"""`analyze --baseline A --after B`: an actual hit rate from two saved Prometheus scrapes, without an engine."""
 
 import shutil
 from pathlib import Path
 from typing import Any
 
-from analyzer.actual import counter_actual
 from analyzer.analyze import (
     Analysis,
-    actual_deviation,
-    actual_status,
+    agreement,
+    circumstances,
+    conclude,
+    counters_part,
     differences,
-    metrics_part,
-    read_scrape,
-    service_snapshot,
+    ledgers_document,
+    ledgers_of_scrapes,
+    warnings,
 )
+from analyzer.engine_cache import engine_cache
+from analyzer.ledgers import unknown_ledger
+from analyzer.scrapes import ScrapePair, load_scrape, metrics_part, pair
 from contract.analysis import manifest_validation, prepared_analysis
 from contract.artifact_check import check_artifacts
 from contract.command_log import command_log
-from contract.documents import read_document, write_document
+from contract.documents import read_document, write_document, writing
 from contract.errors import ExitCode
 from contract.manifest import Manifest
+from contract.progress import Progress, silent
 from contract.redaction import Redactor
-from enginemetrics.difference import subtract
 
 NO_SAMPLES: dict[str, Any] = {"by_dp": {}, "global_peak": None, "global_avg": None}
 NO_RECORDS = "two scrapes hold no requests; only a run of HitLab records them"
 
 
-def analyze_scrapes(manifest: Manifest, baseline: Path, after: Path) -> Analysis:
+def analyze_scrapes(manifest: Manifest, baseline: Path, after: Path, progress: Progress = silent) -> Analysis:
     """Analyse a pair of scrapes as a new entry under `runs/`. It never takes the place of a complete measurement."""
     with command_log(manifest.directory.log("analyze"), Redactor()) as log:
-        check_artifacts(manifest)
-        texts = [read_scrape(baseline), read_scrape(after)]
-        document = scrapes_analysis(manifest, texts, [str(baseline), str(after)])
+        check_artifacts(manifest, progress)
+        service = manifest.effective_config["service"]
+        scrapes = pair(load_scrape(baseline, service), load_scrape(after, service))
+        document = scrapes_analysis(manifest, scrapes)
         directory = manifest.directory.new_measurement()
-        shutil.copyfile(baseline, directory.baseline)
-        shutil.copyfile(after, directory.after)
+        for source, target in ((baseline, directory.baseline), (after, directory.after)):
+            with writing(target):
+                shutil.copyfile(source, target)
         write_document(directory.analysis, document)
         path = directory.analysis
         current = manifest.directory.analysis
         if not current.is_file() or read_document(current, "analysis").get("status") != "complete":
             write_document(current, document)
             path = current
-        log.info("analysed %s and %s: %s", baseline, after, document["actual"])
+        log.info("analysed %s and %s: %s", baseline, after, document["agreement"])
+    reason = document["actual"]["reason"]
     if document["actual"]["global_hit_rate"] is None:
-        return Analysis(
-            document, path, ExitCode.INCONCLUSIVE, "no queries were counted between the two scrapes"
-        )
+        return Analysis(document, path, ExitCode.INCONCLUSIVE, f"no hit rate: {reason}")
     return Analysis(document, path, ExitCode.DONE, None)
 
 
-def scrapes_analysis(manifest: Manifest, texts: list[str], sources: list[str]) -> dict[str, Any]:
+def scrapes_analysis(manifest: Manifest, scrapes: ScrapePair) -> dict[str, Any]:
+    """The prepared analysis with what two scrapes can add to it."""
     validation = manifest_validation(manifest)
-    service = manifest.effective_config["service"]
-    before, after = (
-        service_snapshot(text, service, source) for text, source in zip(texts, sources, strict=True)
-    )
-    difference = subtract(before, after)
+    planned = manifest.effective_config["tokenizer"]["block_size"]
+    cache = engine_cache(scrapes.before.snapshot if scrapes.before else None, planned)
     document = prepared_analysis(manifest.document, validation)
     document["status"] = "analyzed"
     document["runtime"] = {
-        "metrics_baseline": metrics_part(texts[0], before),
-        "metrics_after": metrics_part(texts[1], after),
+        "metrics_baseline": metrics_part(scrapes.before),
+        "metrics_after": metrics_part(scrapes.after),
     }
-    usage = {rank.rank: rank.kv_cache_usage for rank in after.ranks}
-    document["actual"] = counter_actual(difference, usage, NO_SAMPLES) | {
-        "client": None,
-        "client_reason": NO_RECORDS,
+    actual = counters_part(scrapes, NO_SAMPLES, None)
+    document["actual"] = actual | {"client": None, "client_reason": NO_RECORDS}
+    document["prediction"] = {"hit_tokens": None, "reason": NO_RECORDS}
+    ledgers = ledgers_of_scrapes(scrapes, cache.block_size, actual) | {
+        name: unknown_ledger(NO_RECORDS) for name in ("cached_tokens", "prediction")
     }
-    document |= differences(document["theoretical_hit_rate"], document["actual"]["global_hit_rate"])
-    document["warnings"] += [
-        *({"code": finding.code, "message": finding.message} for finding in difference.findings),
-        *actual_deviation(document, validation),
-    ]
-    document["validation"] |= {
-        "status": "PASS_WITH_WARNING" if document["warnings"] else "PASS",
-        "actual_status": actual_status(document),
-    }
+    document["ledgers"] = ledgers_document(ledgers, circumstances(scrapes, version=None))
+    document |= differences(document["theoretical_hit_rate"], actual["global_hit_rate"])
+    theory = document["theory"]
+    document["agreement"] = agreement(theory["hit_tokens"], theory["input_tokens"], ledgers)
+    document["warnings"] += warnings(document, scrapes, validation)
+    conclude(document)
     return document

@@ -1,93 +1,225 @@
-"""Joining what was planned for each request with what the engine reported for it."""
+"""What was planned for each request beside what the engine answered, as columns.
 
-from collections import defaultdict
+Columns are numpy arrays in final order of the requests (`Attempts`: in the order in which they ended), so that a
+million requests cost some hundred bytes each and no Python objects. -1 stands for a count that is not known, NaN for
+a time.
+"""
+
+from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from cachemodel.watermark import requests_by_lane
 from contract.errors import ArtifactError
-from contract.records import REQUEST_SCHEMA, RequestRecord
+from contract.records import REQUEST_SCHEMA
 from contract.rows import read_rows
 from contract.run_directory import MeasurementDirectory
 from contract.streams import read_stream
 
+Integers = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
 
-@dataclass(frozen=True, slots=True)
-class MeasuredRequest:
-    """One request: its plan and its last attempt. `record` None: it was never sent.
+UNKNOWN = -1
+_COUNTS = (
+    "position",
+    "attempt",
+    "started_ns",
+    "chunks",
+    "prompt_tokens",
+    "completion_tokens",
+    "cached_tokens",
+)
+_TIMES = ("wall_start", "ttft_s", "e2el_s")
+_TEXTS = ("request_id", "error_kind")
+# Everything but the gaps between chunks, by far the longest column.
+_COLUMNS = [*_COUNTS, *_TIMES, *_TEXTS]
 
-    `void` when a failure in its lane, its own included, took the ground from its theory (design, section 5).
-    """
 
-    position: int
-    request_id: str
-    group: str
-    rank: int | None
-    input_tokens: int
-    theoretical_hit_tokens: int
-    record: RequestRecord | None
-    attempts: int
-    void: bool
+@dataclass(frozen=True)
+class PlannedColumns:
+    """One entry per request. `rank` is -1 where the service chooses one."""
+
+    group: Integers
+    groups: tuple[str, ...]
+    rank: Integers
+    input_tokens: Integers
+    max_tokens: Integers
+    theoretical_hit_tokens: Integers
 
     @property
-    def answered(self) -> bool:
-        return self.record is not None and self.record.error_kind is None
+    def count(self) -> int:
+        return int(self.group.size)
 
 
-def measured_requests(full: Path, directory: MeasurementDirectory) -> list[MeasuredRequest]:
-    """All requests in final order."""
-    attempts: dict[int, list[RequestRecord]] = defaultdict(list)
-    for record in read_records(directory):
-        attempts[record.position].append(record)
-    broken_lanes: set[tuple[str, int]] = set()
-    requests = []
-    for row in read_rows(full):
-        position, group, rank = row["sequence_index"], row["group_id"], row["dp_rank"]
-        mine = sorted(attempts.get(position, ()), key=lambda record: record.attempt)
-        # A repeated attempt may have found what the first one left in the cache.
-        failed = not mine or any(record.error_kind is not None for record in mine)
-        lane = None if rank is None else (group, rank)
-        if failed and lane is not None:
-            broken_lanes.add(lane)
-        requests.append(
-            MeasuredRequest(
-                position=position,
-                request_id=row["request_id"],
-                group=group,
-                rank=rank,
-                input_tokens=row["actual_input_tokens"],
-                theoretical_hit_tokens=row["theoretical_hit_tokens"],
-                record=mine[-1] if mine else None,
-                attempts=len(mine),
-                void=failed or lane in broken_lanes,
-            )
+@dataclass(frozen=True)
+class Attempts:
+    """One entry per attempt of a request (`contract.records.RequestRecord`)."""
+
+    position: Integers
+    attempt: Integers
+    started_ns: Integers
+    chunks: Integers
+    prompt_tokens: Integers
+    completion_tokens: Integers
+    cached_tokens: Integers
+    wall_start: Floats
+    ttft_s: Floats
+    e2el_s: Floats
+    request_id: pa.ChunkedArray
+    error_kind: pa.ChunkedArray
+
+    @property
+    def count(self) -> int:
+        return int(self.position.size)
+
+    @cached_property
+    def answered(self) -> Flags:
+        flags: Flags = pc.is_null(self.error_kind).to_numpy()
+        return flags
+
+    def failures(self) -> dict[str, int]:
+        """How many attempts failed, by kind."""
+        counted = pc.value_counts(self.error_kind.drop_null())
+        return dict(sorted((item["values"], item["counts"]) for item in counted.to_pylist()))
+
+
+@dataclass(frozen=True)
+class RequestTable:
+    """Plan and attempts joined. `last`: each request's last attempt; -1: it was never sent.
+
+    `void` marks the requests whose theory a failure in their lane, their own included, took the ground from (design,
+    section 5). A repeated attempt counts as a failure: it may have found what the first one left in the cache.
+    """
+
+    plan: PlannedColumns
+    attempts: Attempts
+    last: Integers
+    answered: Flags
+    void: Flags
+
+    @property
+    def count(self) -> int:
+        return self.plan.count
+
+    @cached_property
+    def prompt_tokens(self) -> Integers:
+        return self._answer(self.attempts.prompt_tokens)
+
+    @cached_property
+    def cached_tokens(self) -> Integers:
+        return self._answer(self.attempts.cached_tokens)
+
+    @cached_property
+    def failed(self) -> int:
+        """Requests that failed in the end or were never sent."""
+        return int((~self.answered).sum())
+
+    @property
+    def retried(self) -> int:
+        """Attempts beyond the first of each request."""
+        return int((self.attempts.attempt > 1).sum())
+
+    def request_id(self, position: int) -> str:
+        """The id of a request that was sent."""
+        return str(self.attempts.request_id[int(self.last[position])].as_py())
+
+    def _answer(self, column: Integers) -> Integers:
+        """A column of the last attempts; UNKNOWN for requests without an answer."""
+        values = np.full(self.count, UNKNOWN, dtype=np.int64)
+        values[self.answered] = column[self.last[self.answered]]
+        return values
+
+
+def request_table(full: Path, directory: MeasurementDirectory) -> RequestTable:
+    """All requests of a measurement. Raises ArtifactError when nothing was recorded or records are not of this plan."""
+    plan = planned_columns(full)
+    attempts = read_attempts(directory)
+    if attempts.count and int(attempts.position.max()) >= plan.count:
+        raise ArtifactError(
+            f"{directory.root}: holds a request at position {int(attempts.position.max())}; {full.name} has only "
+            f"{plan.count} rows"
         )
-    return requests
+    last = np.full(plan.count, UNKNOWN, dtype=np.int64)
+    by_attempt = np.argsort(attempts.attempt, kind="stable")
+    last[attempts.position[by_attempt]] = by_attempt
+    sent = last != UNKNOWN
+    answered = sent.copy()
+    answered[sent] = attempts.answered[last[sent]]
+    failed = ~sent
+    failed[attempts.position[~attempts.answered]] = True
+    return RequestTable(plan, attempts, last, answered, _void(plan, failed))
 
 
-def read_records(directory: MeasurementDirectory) -> Iterator[RequestRecord]:
-    """Every attempt; from the stream when the run died before it became Parquet."""
+def _void(plan: PlannedColumns, failed: Flags) -> Flags:
+    void = failed.copy()
+    laned = np.flatnonzero(plan.rank != UNKNOWN)
+    if laned.size:
+        lanes = plan.group[laned] * (int(plan.rank.max()) + 1) + plan.rank[laned]
+        for requests in requests_by_lane(lanes):
+            void[laned[requests]] = np.logical_or.accumulate(failed[laned[requests]])
+    return void
+
+
+def planned_columns(full: Path) -> PlannedColumns:
+    """The columns of full.jsonl; one row is in memory at a time."""
+    numbers: dict[str, int] = {}
+    columns = {name: array("q") for name in ("group", "rank", "input", "output", "theory")}
+    for row in read_rows(full):
+        columns["group"].append(numbers.setdefault(row["group_id"], len(numbers)))
+        columns["rank"].append(UNKNOWN if row["dp_rank"] is None else row["dp_rank"])
+        columns["input"].append(row["actual_input_tokens"])
+        columns["output"].append(row["max_tokens"])
+        columns["theory"].append(row["theoretical_hit_tokens"])
+    arrays = {name: np.frombuffer(column, dtype=np.int64) for name, column in columns.items()}
+    return PlannedColumns(
+        group=arrays["group"],
+        groups=tuple(numbers),
+        rank=arrays["rank"],
+        input_tokens=arrays["input"],
+        max_tokens=arrays["output"],
+        theoretical_hit_tokens=arrays["theory"],
+    )
+
+
+def read_attempts(directory: MeasurementDirectory) -> Attempts:
+    """Every attempt, in the order in which they ended."""
+    batches = list(record_batches(directory, _COLUMNS))
+    table = pa.Table.from_batches(
+        batches, schema=pa.schema([REQUEST_SCHEMA.field(name) for name in _COLUMNS])
+    )
+    columns: dict[str, Any] = {name: table[name] for name in _TEXTS}
+    for name in _COUNTS:
+        column = pc.fill_null(table[name], UNKNOWN) if table[name].null_count else table[name]
+        columns[name] = column.to_numpy().astype(np.int64)
+    for name in _TIMES:
+        columns[name] = table[name].to_numpy()
+    return Attempts(**columns)
+
+
+def record_batches(directory: MeasurementDirectory, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    """The records in pieces; from the stream when the run died before it became Parquet.
+
+    Raises ArtifactError when there are none or they cannot be read.
+    """
     if directory.requests.is_file():
         try:
-            file = pq.ParquetFile(directory.requests)
-            for batch in file.iter_batches():
-                yield from _records(batch)
+            yield from pq.ParquetFile(directory.requests).iter_batches(columns=columns)
         except (pa.ArrowInvalid, OSError) as error:
             raise ArtifactError(f"{directory.requests}: not readable as Parquet ({error})") from error
     elif directory.requests_stream.is_file():
         for batch in read_stream(directory.requests_stream):
-            yield from _records(batch)
+            yield batch.select(columns)
     else:
         raise ArtifactError(
             f"{directory.root}: has no request records; the run ended before its formal phase"
         )
-
-
-def _records(batch: pa.RecordBatch) -> Iterator[RequestRecord]:
-    columns = [batch.column(name).to_pylist() for name in REQUEST_SCHEMA.names]
-    for values in zip(*columns, strict=True):
-        record = RequestRecord(*values)
-        yield record._replace(itl_s=tuple(record.itl_s))

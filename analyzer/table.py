@@ -1,9 +1,16 @@
-"""The result as people read it: one table, five rows (reference 5.6)."""
+"""The result as people read it: one table, five rows (reference 5.6), and one more for each ledger that differs."""
 
 from typing import Any
 
 from rich import box
 from rich.table import Table
+
+LEDGER_ROWS = {
+    "by_source": "Hit Rate by Prompt Tokens by Source",
+    "cached_tokens": "Hit Rate by Cached Tokens of Answers",
+    "computed": "Hit Rate by Computed Prompt Tokens",
+    "prediction": "Hit Rate by Prediction",
+}
 
 
 def result_title(run_id: str) -> str:
@@ -12,13 +19,50 @@ def result_title(run_id: str) -> str:
 
 def result_rows(analysis: dict[str, Any]) -> list[tuple[str, str]]:
     """Name and value of each row; a value that is not known is N/A."""
+    actual = analysis["actual"]
+    measured = _percent(actual["global_hit_rate"], 100)
+    if actual["unit"] == "blocks" and actual["global_hit_rate"] is not None:
+        measured += " (of blocks)"
     return [
         ("Overall Target Hit Rate", _percent(analysis["requested_target_hit_rate"], 100)),
         ("Overall Theoretical Hit Rate", _percent(analysis["theoretical_hit_rate"], 100)),
-        ("Overall Actual Hit Rate", _percent(analysis["actual"]["global_hit_rate"], 100)),
+        ("Overall Actual Hit Rate", measured),
         ("Theory vs Actual Difference", _percent(analysis["theory_actual_difference_pp"], 1)),
         ("Theory vs Target Difference", _percent(analysis["target_difference_pp"], 1)),
+        *_ledger_rows(analysis),
     ]
+
+
+def _ledger_rows(analysis: dict[str, Any]) -> list[tuple[str, str]]:
+    """Ledgers that differ from the first known one; the answers' where the counters give no rate; the prediction's where
+    it is not the theory's. Nothing when all agree."""
+    ledgers = analysis["ledgers"]
+    against: dict[str, list[str]] = {}
+    for difference in ledgers["differences"]:
+        first, second = difference["between"]
+        by_rank = "".join(f", rank {rank} {tokens:+,}" for rank, tokens in difference["by_dp"].items())
+        against.setdefault(second, []).append(
+            f"{difference['tokens']:+,} {difference['quantity']} against {first}{by_rank}"
+        )
+    if analysis["actual"]["global_hit_rate"] is None:
+        against.setdefault("cached_tokens", ["the counters give no rate"])
+    predicted = ledgers["prediction"]["total"]["hits"]
+    if predicted is not None and predicted != analysis["theory"]["hit_tokens"]:
+        change = predicted - analysis["theory"]["hit_tokens"]
+        against.setdefault("prediction", []).append(f"{change:+,} hits against theory")
+    return [
+        (title, _ledger_value(ledgers[name]["total"], against[name]))
+        for name, title in LEDGER_ROWS.items()
+        if name in against
+    ]
+
+
+def _ledger_value(tokens: dict[str, Any], notes: list[str]) -> str:
+    if tokens["hit_rate"] is None and tokens["hits"] is None and tokens["queries"] is None:
+        return "N/A"
+    hits, queries = ("N/A" if tokens[name] is None else f"{tokens[name]:,}" for name in ("hits", "queries"))
+    rate = _percent(tokens["hit_rate"], 100)
+    return f"{rate} ({hits} of {queries} tokens; {'; '.join(notes)})"
 
 
 def result_table(analysis: dict[str, Any]) -> Table:

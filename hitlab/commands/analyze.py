@@ -7,10 +7,11 @@ import typer
 
 from contract.errors import ScenarioError
 from hitlab.arguments import ManifestPath
-from hitlab.terminal import print_json, print_warning
+from hitlab.terminal import Terminal, print_json, print_warning
 
 
 def command(
+    context: typer.Context,
     manifest: ManifestPath,
     measurement: Annotated[
         str | None,
@@ -31,15 +32,17 @@ def command(
     from analyzer.offline import analyze_scrapes
     from contract.manifest import read_prepared_manifest
 
+    terminal: Terminal = context.obj
     prepared = read_prepared_manifest(manifest)
-    if measurement is not None and baseline is None and after is None:
-        analysis = analyze_measurement(prepared, measurement)
-    elif measurement is None and baseline is not None and after is not None:
-        analysis = analyze_scrapes(prepared, baseline, after)
-    else:
-        raise ScenarioError(
-            "analyze needs either --measurement STAMP, or both --baseline FILE and --after FILE"
-        )
+    with terminal.progress() as progress:
+        if measurement is not None and baseline is None and after is None:
+            analysis = analyze_measurement(prepared, measurement, progress)
+        elif measurement is None and baseline is not None and after is not None:
+            analysis = analyze_scrapes(prepared, baseline, after, progress)
+        else:
+            raise ScenarioError(
+                "analyze needs either --measurement STAMP, or both --baseline FILE and --after FILE"
+            )
     print_json(analysis.document)
     if analysis.message:
         print_warning(analysis.message)

@@ -1,68 +1,20 @@
 """What failures void, what unknown numbers become, and when ledgers agree."""
 
 from pathlib import Path
-from typing import Any
 
-import orjson
-import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from analyzer.actual import client_actual, per_request, void_theory
-from analyzer.analyze import _equal, differences
-from analyzer.request_table import MeasuredRequest, measured_requests, read_records
+from analyzer.analyze import differences, equal
+from analyzer.request_table import UNKNOWN, read_attempts
 from analyzer.table import result_rows
 from contract.errors import ArtifactError
-from contract.records import REQUEST_SCHEMA, RequestRecord, to_batch
+from contract.records import REQUEST_SCHEMA, to_batch
 from contract.run_directory import MeasurementDirectory
 from contract.streams import TableStream
-
-
-def row(position: int, group: str, rank: int | None, hit: int, tokens: int = 100) -> dict[str, Any]:
-    return {
-        "request_id": f"request-{position:08d}",
-        "sequence_index": position,
-        "group_id": group,
-        "dp_rank": rank,
-        "actual_input_tokens": tokens,
-        "theoretical_hit_tokens": hit,
-    }
-
-
-def record(position: int, cached: int | None, error: Any = None, attempt: int = 1) -> RequestRecord:
-    answered = error is None
-    return RequestRecord(
-        position=position,
-        request_id=f"request-{position:08d}",
-        group="group-0",
-        dp_rank=None,
-        lane_sequence=None,
-        attempt=attempt,
-        started_ns=position,
-        wall_start=0.0,
-        ttft_s=0.1 if answered else None,
-        e2el_s=0.2 if answered else None,
-        itl_s=(0.05, 0.05) if answered else (),
-        chunks=3 if answered else 0,
-        http_status=200 if answered else None,
-        error_kind=error,
-        error_text=error,
-        prompt_tokens=100 if answered else None,
-        completion_tokens=3 if answered else None,
-        cached_tokens=cached,
-        finish_reason="length" if answered else None,
-    )
-
-
-def measured(
-    tmp_path: Path, rows: list[dict[str, Any]], records: list[RequestRecord]
-) -> list[MeasuredRequest]:
-    full = tmp_path / "full.jsonl"
-    full.write_bytes(b"".join(orjson.dumps(item) + b"\n" for item in rows))
-    directory = MeasurementDirectory(tmp_path)
-    pq.write_table(to_batch(records).schema.empty_table(), directory.requests)
-    with pq.ParquetWriter(directory.requests, REQUEST_SCHEMA) as writer:
-        writer.write_batch(to_batch(records))
-    return measured_requests(full, directory)
+from tests.analyzer.synthetic import measured, record, row
 
 
 def test_a_failure_voids_the_rest_of_its_lane_and_no_other(tmp_path: Path) -> None:
@@ -76,7 +28,7 @@ def test_a_failure_voids_the_rest_of_its_lane_and_no_other(tmp_path: Path) -> No
     ]
     records = [record(at, rows[at]["theoretical_hit_tokens"]) for at in (0, 1, 3, 4, 5)]
     requests = measured(tmp_path, rows, [*records, record(2, None, "reset")])
-    assert [request.void for request in requests] == [False, False, True, False, True, False]
+    assert requests.void.tolist() == [False, False, True, False, True, False]
     assert void_theory(requests) == {
         "failed_requests": 1,
         "void_requests": 2,
@@ -86,23 +38,49 @@ def test_a_failure_voids_the_rest_of_its_lane_and_no_other(tmp_path: Path) -> No
     assert per_request(requests)["compared"] == 4
 
 
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), st.booleans()), min_size=1, max_size=30),
+)
+def test_void_is_what_walking_through_the_lanes_says(
+    tmp_path_factory: pytest.TempPathFactory, sent: list[tuple[int, int, bool]]
+) -> None:
+    rows = [row(at, f"group-{group}", rank, 0) for at, (group, rank, _) in enumerate(sent)]
+    records = [record(at, 0, None if fine else "http") for at, (_, _, fine) in enumerate(sent)]
+    requests = measured(tmp_path_factory.mktemp("lanes"), rows, records)
+    broken: set[tuple[int, int]] = set()
+    expected = []
+    for group, rank, fine in sent:
+        if not fine:
+            broken.add((group, rank))
+        expected.append((group, rank) in broken)
+    assert requests.void.tolist() == expected
+
+
 def test_without_lanes_only_the_failed_request_is_void(tmp_path: Path) -> None:
     rows = [row(at, "group-0", None, 32) for at in range(3)]
     requests = measured(tmp_path, rows, [record(0, 32), record(1, None, "http"), record(2, 32)])
-    assert [request.void for request in requests] == [False, True, False]
+    assert requests.void.tolist() == [False, True, False]
 
 
 def test_a_repeated_request_is_void_even_when_it_succeeds_in_the_end(tmp_path: Path) -> None:
     rows = [row(0, "group-0", None, 32)]
     requests = measured(tmp_path, rows, [record(0, None, "reset"), record(0, 96, attempt=2)])
-    assert requests[0].answered
-    assert requests[0].attempts == 2
-    assert requests[0].void
+    assert requests.answered.tolist() == [True]
+    assert requests.void.tolist() == [True]
+    assert (requests.retried, requests.failed) == (1, 0)
+    assert requests.cached_tokens.tolist() == [96], "the last attempt is what the request got"
+
+
+def test_attempts_count_by_their_number_and_not_by_their_place(tmp_path: Path) -> None:
+    rows = [row(0, "group-0", None, 32)]
+    requests = measured(tmp_path, rows, [record(0, 96, attempt=2), record(0, None, "reset")])
+    assert requests.cached_tokens.tolist() == [96]
 
 
 def test_a_request_that_was_never_sent_counts_as_failed(tmp_path: Path) -> None:
     requests = measured(tmp_path, [row(0, "group-0", None, 0), row(1, "group-0", None, 32)], [record(0, 0)])
-    assert not requests[1].answered
+    assert requests.answered.tolist() == [True, False]
+    assert requests.cached_tokens.tolist() == [0, UNKNOWN]
     assert void_theory(requests)["failed_requests"] == 1
 
 
@@ -142,7 +120,7 @@ def test_differing_requests_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ledgers", "equal"),
+    ("ledgers", "agree"),
     [
         ({"a": 5, "b": 5, "c": 5}, True),
         ({"a": 5, "b": 5, "c": 6}, False),
@@ -150,8 +128,8 @@ def test_differing_requests_are_named(tmp_path: Path) -> None:
         ({"a": 5, "b": None, "c": None}, None),
     ],
 )
-def test_agreement_needs_two_known_ledgers(ledgers: dict[str, int | None], equal: bool | None) -> None:
-    assert _equal(ledgers) is equal
+def test_agreement_needs_two_known_ledgers(ledgers: dict[str, int | None], agree: bool | None) -> None:
+    assert equal(ledgers) is agree
 
 
 def test_differences_are_signed_and_absolute_percentage_points() -> None:
@@ -167,11 +145,19 @@ def test_unknown_values_are_not_available_in_the_table() -> None:
     analysis = {
         "requested_target_hit_rate": 0.6,
         "theoretical_hit_rate": 0.59964,
-        "actual": {"global_hit_rate": None},
+        "actual": {"global_hit_rate": None, "unit": "tokens"},
+        "theory": {"hit_tokens": 5},
+        "ledgers": {
+            "differences": [],
+            "cached_tokens": {"total": {"hits": None, "queries": None, "hit_rate": None}},
+            "prediction": {"total": {"hits": None, "queries": None, "hit_rate": None}},
+        },
         "theory_actual_difference_pp": None,
         "target_difference_pp": 0.036,
     }
-    assert [value for _, value in result_rows(analysis)] == ["60.00%", "59.96%", "N/A", "N/A", "0.04%"]
+    assert [value for _, value in result_rows(analysis)] == [
+        "60.00%", "59.96%", "N/A", "N/A", "0.04%", "N/A",
+    ]  # fmt: skip
 
 
 def test_records_of_a_run_that_died_are_read_from_its_stream(tmp_path: Path) -> None:
@@ -181,7 +167,7 @@ def test_records_of_a_run_that_died_are_read_from_its_stream(tmp_path: Path) -> 
     stream.append(to_batch([record(2, 64)]))
     content = directory.requests_stream.read_bytes()
     directory.requests_stream.write_bytes(content[:-10])  # killed while it wrote
-    assert [item.position for item in read_records(directory)] == [0, 1]
+    assert read_attempts(directory).position.tolist() == [0, 1]
     directory.requests_stream.unlink()
     with pytest.raises(ArtifactError, match="has no request records"):
-        list(read_records(directory))
+        read_attempts(directory)

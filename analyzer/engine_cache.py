@@ -1,0 +1,47 @@
+"""The cache that the block pool model has to be as large as, from what the engine says about itself."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from enginemetrics.snapshot import EngineSnapshot
+
+
+@dataclass(frozen=True)
+class EngineCache:
+    """Attributes:
+    block_size: tokens per block.
+    blocks: rank -> blocks of its pool, the placeholder included; empty when that is not known.
+    reason: why `blocks` is empty.
+    not_modelled: why the block pool of `cachemodel` does not describe this cache; None when it does.
+    """
+
+    block_size: int
+    blocks: Mapping[int, int]
+    reason: str | None = None
+    not_modelled: str | None = None
+
+
+def engine_cache(snapshot: EngineSnapshot | None, planned_block_size: int) -> EngineCache:
+    """The caches behind a snapshot; without one, or where it is silent, the block size that was planned for."""
+    if snapshot is None:
+        return EngineCache(planned_block_size, {}, "there is no scrape from before the load")
+    configs = {rank.rank: rank.cache_config for rank in snapshot.ranks}
+    first = configs[0]
+    if first is None:
+        reason = snapshot.ranks[0].unavailable.get("cache_config", "the engine does not say")
+        return EngineCache(planned_block_size, {}, reason)
+    block_size = first.block_size or planned_block_size
+    not_modelled = None
+    if first.match_unit not in (None, block_size):
+        not_modelled = f"the engine matches prefixes in units of {first.match_unit} tokens, not in blocks of {block_size}"
+    elif first.labels.get("mamba_block_size", "None") not in ("", "None"):
+        not_modelled = (
+            f"the engine has several kinds of blocks (mamba_block_size {first.labels['mamba_block_size']})"
+        )
+    blocks = {
+        rank: config.blocks_per_rank for rank, config in configs.items() if config and config.blocks_per_rank
+    }
+    if len(blocks) < len(configs):
+        reason = "the engine does not say how many blocks each rank has"
+        return EngineCache(block_size, {}, reason, not_modelled)
+    return EngineCache(block_size, blocks, None, not_modelled)

@@ -1,0 +1,218 @@
+"""The ledgers that the same traffic must agree with, side by side (vllm.md E.9).
+
+H1 counters, H2 by_source, H3 cached_tokens, H4 computed, H5 prediction. Each has hits and queries in tokens, per rank
+and in total. What one does not know is None with a reason; where two differ, the most likely cause is named.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from analyzer.actual import hit_rate, reported, sum_known
+from analyzer.prediction import Prediction
+from analyzer.request_table import UNKNOWN, RequestTable
+from enginemetrics.difference import EngineDifference, RankDifference
+from enginemetrics.snapshot import MetricNames
+
+NAMES = ("counters", "by_source", "cached_tokens", "computed", "prediction")
+"""In the order of vllm.md E.9. The first that is known is the one that the others are compared with."""
+NO_SUCH_RANK = "the service chose the ranks, and the answers do not tell which"
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Hits and queries in tokens; what is None has its reason."""
+
+    hits: int | None = None
+    queries: int | None = None
+    reason: str | None = None
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "hits": self.hits,
+            "queries": self.queries,
+            "hit_rate": hit_rate(self.hits, self.queries),
+            "reason": self.reason,
+        }
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """`source`: what hits and queries were read from."""
+
+    total: Tokens
+    ranks: Mapping[int, Tokens] = field(default_factory=dict)
+    source: Mapping[str, str | None] = field(default_factory=dict)
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "total": self.total.document(),
+            "by_dp": {str(rank): tokens.document() for rank, tokens in self.ranks.items()},
+            "source": dict(self.source),
+        }
+
+
+def unknown_ledger(reason: str) -> Ledger:
+    return Ledger(Tokens(reason=reason))
+
+
+def counter_ledgers(
+    difference: EngineDifference, names: MetricNames, block_size: int, not_measurable: str | None
+) -> dict[str, Ledger]:
+    """H1, H2 and H4, from the engine's own counters."""
+    ledgers = names.ledgers
+    by_source, prompt = ledgers.get("prompt_tokens_by_source"), ledgers.get("prompt_tokens")
+    computed, asked = (
+        ledgers.get("prefill_kv_computed_tokens_sum"),
+        ledgers.get("request_prompt_tokens_sum"),
+    )
+    return {
+        "counters": _per_rank(
+            difference,
+            lambda rank: _counted(rank, difference.unit, block_size, not_measurable),
+            {"hits": names.hits, "queries": names.queries},
+        ),
+        "by_source": _per_rank(
+            difference,
+            _by_source,
+            {
+                "hits": by_source and f'{by_source}{{source="local_cache_hit"}}',
+                "queries": prompt,
+            },
+        ),
+        "computed": _per_rank(
+            difference,
+            _computed,
+            {"hits": asked and computed and f"{asked} - {computed}", "queries": asked},
+        ),
+    }
+
+
+def _per_rank(
+    difference: EngineDifference, read: Callable[[RankDifference], Tokens], source: dict[str, str | None]
+) -> Ledger:
+    ranks = {rank.rank: read(rank) for rank in difference.ranks}
+    reason = next((tokens.reason for tokens in ranks.values() if tokens.reason is not None), None)
+    total = Tokens(
+        sum_known([tokens.hits for tokens in ranks.values()]),
+        sum_known([tokens.queries for tokens in ranks.values()]),
+        reason if ranks else "no rank is in both scrapes",
+    )
+    return Ledger(total, ranks, source)
+
+
+def _counted(rank: RankDifference, unit: str, block_size: int, not_measurable: str | None) -> Tokens:
+    if not_measurable is not None:
+        return Tokens(reason=not_measurable)
+    reason = rank.unavailable.get("queries") or rank.unavailable.get("hits")
+    if unit == "tokens":
+        return Tokens(rank.hits, rank.queries, reason)
+    # Hits are whole blocks, so they have an exact number of tokens; queries leave out each prompt's last, partial block.
+    hits = None if rank.hits is None else rank.hits * block_size
+    return Tokens(
+        hits,
+        None,
+        reason or "the counter counts full blocks (vLLM 0.8.x), which leave out the rest of each prompt",
+    )
+
+
+def _by_source(rank: RankDifference) -> Tokens:
+    parts = rank.prompt_tokens_by_source
+    reason = rank.unavailable.get("prompt_tokens_by_source") or rank.unavailable.get("prompt_tokens")
+    # A source that has served nothing yet may have no series.
+    return Tokens(None if parts is None else parts.get("local_cache_hit", 0), rank.prompt_tokens, reason)
+
+
+def _computed(rank: RankDifference) -> Tokens:
+    asked, computed = rank.request_prompt_tokens_sum, rank.prefill_kv_computed_tokens_sum
+    reason = rank.unavailable.get("prefill_kv_computed_tokens_sum") or rank.unavailable.get(
+        "request_prompt_tokens_sum"
+    )
+    return Tokens(None if asked is None or computed is None else asked - computed, asked, reason)
+
+
+def answers_ledger(requests: RequestTable, ranks: int) -> Ledger:
+    """H3: what the answers reported."""
+
+    def tokens(chosen: Any) -> Tokens:
+        found = reported(requests, chosen)
+        return Tokens(found["cached_tokens"], found["prompt_tokens"], found["reason"])
+
+    return Ledger(
+        tokens(np.ones(requests.count, dtype=np.bool_)),
+        {
+            rank: Tokens(reason=NO_SUCH_RANK) if chosen is None else tokens(chosen)
+            for rank, chosen in _requests_of_ranks(requests, ranks).items()
+        },
+        {"hits": "usage.prompt_tokens_details.cached_tokens", "queries": "usage.prompt_tokens"},
+    )
+
+
+def prediction_ledger(
+    document: Mapping[str, Any], prediction: Prediction, requests: RequestTable, ranks: int
+) -> Ledger:
+    """H5: the block-exact model; `document` is its `prediction_document`."""
+    total = Tokens(document["hit_tokens"], document["input_tokens"], document["reason"])
+
+    def tokens(chosen: Any) -> Tokens:
+        hits = prediction.tokens[chosen]
+        if total.hits is None and (requests.void[chosen].any() or (hits == UNKNOWN).any()):
+            return Tokens(reason=total.reason)
+        return Tokens(int(hits.sum()), int(requests.plan.input_tokens[chosen].sum()))
+
+    return Ledger(
+        total,
+        {
+            rank: Tokens(reason=NO_SUCH_RANK) if chosen is None else tokens(chosen)
+            for rank, chosen in _requests_of_ranks(requests, ranks).items()
+        },
+        {"hits": "block pool model over token_ids.arrow", "queries": "token_ids.arrow"},
+    )
+
+
+def _requests_of_ranks(requests: RequestTable, ranks: int) -> dict[int, Any]:
+    """The requests of each rank; None where the service chose the rank."""
+    if ranks == 1:
+        return {0: np.ones(requests.count, dtype=np.bool_)}
+    routed = bool((requests.plan.rank != UNKNOWN).all())
+    return {rank: requests.plan.rank == rank if routed else None for rank in range(ranks)}
+
+
+@dataclass(frozen=True)
+class LedgerDifference:
+    """`tokens`: the second ledger minus the first, in total; `by_dp` the same per rank, where it is not 0."""
+
+    first: str
+    second: str
+    quantity: str
+    tokens: int
+    by_dp: Mapping[int, int]
+
+
+def ledger_differences(ledgers: Mapping[str, Ledger]) -> list[LedgerDifference]:
+    """Every ledger against the first one that knows the quantity. Equal means equal to the token, on every rank."""
+    return [
+        difference
+        for quantity in ("queries", "hits")
+        for difference in _differences_of(quantity, [(name, ledgers[name]) for name in NAMES])
+    ]
+
+
+def _differences_of(quantity: str, ledgers: Sequence[tuple[str, Ledger]]) -> list[LedgerDifference]:
+    known = [(name, ledger) for name, ledger in ledgers if getattr(ledger.total, quantity) is not None]
+    found = []
+    for name, ledger in known[1:]:
+        first_name, first = known[0]
+        tokens = getattr(ledger.total, quantity) - getattr(first.total, quantity)
+        by_dp = {
+            rank: here - there
+            for rank in sorted(ledger.ranks.keys() & first.ranks.keys())
+            if (here := getattr(ledger.ranks[rank], quantity)) is not None
+            and (there := getattr(first.ranks[rank], quantity)) is not None
+            and here != there
+        }
+        if tokens or by_dp:
+            found.append(LedgerDifference(first_name, name, quantity, tokens, by_dp))
+    return found

@@ -1,0 +1,93 @@
+"""The two scrapes of a measurement: their texts, what they say, and the difference between them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from contract.errors import ArtifactError
+from contract.run_directory import MeasurementDirectory
+from contract.scrapes import split_scrapes
+from enginemetrics.difference import EngineDifference, subtract
+from enginemetrics.snapshot import EngineSnapshot, read_snapshot
+
+
+@dataclass(frozen=True)
+class Scrape:
+    """A stored scrape and what it says."""
+
+    text: str
+    snapshot: EngineSnapshot
+
+
+@dataclass(frozen=True)
+class ScrapePair:
+    """Before and after the load. None: the run ended before it was taken; `reason` says so."""
+
+    before: Scrape | None
+    after: Scrape | None
+    difference: EngineDifference | None
+    reason: str | None = None
+
+
+def stored_pair(directory: MeasurementDirectory, service: Mapping[str, Any]) -> ScrapePair:
+    """The scrapes of a measurement, as far as it came."""
+    before, after = (
+        load_scrape(path, service) if path.is_file() else None
+        for path in (directory.baseline, directory.after)
+    )
+    if before is None or after is None:
+        when = "before" if before is None else "after"
+        return ScrapePair(
+            before, after, None, f"there is no scrape from {when} the load; the run ended early"
+        )
+    return pair(before, after)
+
+
+def pair(before: Scrape, after: Scrape) -> ScrapePair:
+    return ScrapePair(before, after, subtract(before.snapshot, after.snapshot))
+
+
+def load_scrape(path: Path, service: Mapping[str, Any]) -> Scrape:
+    """A scrape in a file, read with the `service` section it was taken with.
+
+    Raises ArtifactError when the file cannot be read, ServiceError when it does not show what the section says.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ArtifactError(f"{path}: cannot be read ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise ArtifactError(f"{path}: not UTF-8 text; save the metrics page as it is") from error
+    pages = split_scrapes(text)
+    snapshot = read_snapshot(
+        pages,
+        model=service["model"],
+        dp_size=service["dp_size"],
+        engine_label_map=service["engine_label_map"],
+        sources=[str(path)] * len(pages),
+    )
+    return Scrape(text, snapshot)
+
+
+def metric_names(snapshot: EngineSnapshot) -> dict[str, str | None]:
+    names = snapshot.metric_names
+    return {"queries": names.queries, "hits": names.hits, "kv": names.kv_cache_usage}
+
+
+def metrics_part(scrape: Scrape | None) -> dict[str, Any] | None:
+    """A scrape as `runtime.metrics_*` shows it, raw text included (reference 4.5)."""
+    if scrape is None:
+        return None
+    return {
+        "metric_names": metric_names(scrape.snapshot),
+        "by_dp": {
+            str(rank.rank): {
+                "queries": rank.queries,
+                "hits": rank.hits,
+                "kv_cache_usage": rank.kv_cache_usage,
+            }
+            for rank in scrape.snapshot.ranks
+        },
+        "raw_prometheus": scrape.text,
+    }
