@@ -8,10 +8,6 @@ from contract.records import REQUEST_SCHEMA
 from contract.redaction import Redactor
 from contract.run_directory import MeasurementDirectory
 from contract.streams import KV_SAMPLE_SCHEMA, stream_to_parquet
-from enginemetrics.difference import EngineDifference, RankDifference
-from enginemetrics.snapshot import EngineSnapshot
-
-NOT_TAKEN = "there is no scrape after the load"
 
 
 def finished_measurement(directory: MeasurementDirectory, measurement: Measurement) -> Measurement:
@@ -52,13 +48,3 @@ def _cut_short(directory: MeasurementDirectory, measurement: Measurement) -> Mea
     events.write("run_finished", status=measurement.status, error=message)
     events.close()
     return measurement
-
-
-def difference_not_taken(before: EngineSnapshot) -> EngineDifference:
-    """In place of a difference where only the baseline was scraped: every counter is None, and why."""
-    unavailable = {"queries": NOT_TAKEN, "hits": NOT_TAKEN}
-    ranks = tuple(
-        RankDifference(rank=rank.rank, queries=None, hits=None, unavailable=unavailable)
-        for rank in before.ranks
-    )
-    return EngineDifference(ranks, before.unit, ())

@@ -58,35 +58,40 @@ def locked_engine_url() -> Iterator[str]:
 WriteScenario = Callable[..., Path]
 
 
+def scenario_document(url: str, output_dir: Path, **sections: dict[str, Any]) -> dict[str, Any]:
+    """A scenario for the engine at `url`; keyword arguments are merged into its sections."""
+    document: dict[str, Any] = {
+        "run": {"run_id": "job", "output_dir": str(output_dir)},
+        "tokenizer": {"path": "builtin:demo", "block_size": BLOCK_SIZE},
+        "corpus": {"path": "builtin:word-problems"},
+        "requests": {
+            "count": 30,
+            "input_length": {"mode": "truncated_normal", "min": 64, "max": 400},
+            "output_length": {"mode": "uniform", "min": 1, "max": 6},
+        },
+        "prefix_cache": {"target_hit_rate": 0.6, "groups": {"count": 3}},
+        "service": {
+            "inference_url": f"{url}/v1/completions",
+            "metrics_url": f"{url}/metrics",
+            "reset_url": f"{url}/reset_prefix_cache",
+            "model": "demo",
+            "dp_size": 2,
+            "poll_interval_seconds": 0.05,
+        },
+        "driver": {"concurrency": 8},
+    }
+    for section, fields in sections.items():
+        document[section] = document.get(section, {}) | fields
+    return document
+
+
 @pytest.fixture
 def write_scenario(tmp_path: Path) -> WriteScenario:
-    """A scenario for the engine at `url`; keyword arguments are merged into its sections."""
+    """Writes a `scenario_document` whose output goes to this test's folder."""
 
     def write(url: str, **sections: dict[str, Any]) -> Path:
-        document: dict[str, Any] = {
-            "run": {"run_id": "job", "output_dir": str(tmp_path / "out")},
-            "tokenizer": {"path": "builtin:demo", "block_size": BLOCK_SIZE},
-            "corpus": {"path": "builtin:word-problems"},
-            "requests": {
-                "count": 30,
-                "input_length": {"mode": "truncated_normal", "min": 64, "max": 400},
-                "output_length": {"mode": "uniform", "min": 1, "max": 6},
-            },
-            "prefix_cache": {"target_hit_rate": 0.6, "groups": {"count": 3}},
-            "service": {
-                "inference_url": f"{url}/v1/completions",
-                "metrics_url": f"{url}/metrics",
-                "reset_url": f"{url}/reset_prefix_cache",
-                "model": "demo",
-                "dp_size": 2,
-                "poll_interval_seconds": 0.05,
-            },
-            "driver": {"concurrency": 8},
-        }
-        for section, fields in sections.items():
-            document[section] = document.get(section, {}) | fields
         path = tmp_path / "scenario.json"
-        path.write_text(json.dumps(document))
+        path.write_text(json.dumps(scenario_document(url, tmp_path / "out", **sections)))
         return path
 
     return write

@@ -1,0 +1,399 @@
+"""What goes wrong during a run, through the whole command: how it ends, what it says, and what is left."""
+
+import itertools
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from contract.rows import read_rows
+from contract.run_directory import MeasurementDirectory, RunDirectory
+from generator.prepare import prepare
+from prompts.tokenizer import Tokenizer, load_tokenizer
+from runner.settle import settled_scrape
+from simulator.config import SimulatorConfig
+from tests.hitlab.conftest import BLOCK_SIZE, Ended, Hitlab, WriteScenario, scenario_document
+from tests.misbehaving_server import (
+    METRICS,
+    RESET,
+    Fault,
+    MisbehavingServer,
+    answers,
+    counter,
+    dies,
+    ends_early,
+    from_here,
+    hangs,
+    leaves_out_usage,
+    metrics,
+    misbehaving_server,
+    never_settling,
+    replaces_event,
+    resets,
+    restarts,
+    stalls,
+    times,
+    without_rank,
+)
+
+REQUESTS = 24
+SIZE = {"count": REQUESTS, "output_length": {"mode": "fixed", "value": 4}}
+MODES: dict[str, dict[str, Any]] = {
+    "warmup": {"requests": SIZE},
+    "cold": {
+        "requests": SIZE,
+        "prefix_cache": {"mode": "cold", "target_hit_rate": 0.5, "groups": {"count": 2}},
+    },
+}
+QUERIES, HITS = "vllm:prefix_cache_queries", "vllm:prefix_cache_hits"
+BACKWARDS = {"COUNTER_WENT_BACKWARDS"}
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Tokenizer:
+    return load_tokenizer("builtin:demo", revision=None, trust_remote_code=False)
+
+
+@pytest.fixture
+def server(tokenizer: Tokenizer) -> Iterator[MisbehavingServer]:
+    with misbehaving_server(SimulatorConfig(block_size=BLOCK_SIZE), tokenizer) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def quick_polling(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runner.settle.POLL_SECONDS", 0.02)
+    monkeypatch.setattr("runner.measure.SCRAPE_PAUSE_SECONDS", 0.02)
+
+
+@pytest.fixture
+def short_settling(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runner.measure.settled_scrape", partial(settled_scrape, limit_seconds=0.5))
+
+
+Job = Callable[..., RunDirectory]
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Prepared once per mode: a run directory may be copied."""
+    roots = {}
+    for mode, sections in MODES.items():
+        folder = tmp_path_factory.mktemp(mode)
+        scenario = folder / "scenario.json"
+        scenario.write_text(json.dumps(scenario_document("http://127.0.0.1:9", folder / "out", **sections)))
+        manifest = Path(prepare(scenario, overwrite=False, output_dir=None)["manifest"])
+        roots[mode] = manifest.parent.parent
+    return roots
+
+
+@pytest.fixture
+def job(
+    server: MisbehavingServer, write_scenario: WriteScenario, data: dict[str, Path], tmp_path: Path
+) -> Job:
+    """Writes a scenario for the server, with its prepared data."""
+
+    def write(mode: str = "warmup", **sections: dict[str, Any]) -> RunDirectory:
+        sections["driver"] = {"concurrency": 4, "timeout_seconds": 0.5} | sections.get("driver", {})
+        write_scenario(server.url, **sections, **MODES[mode])
+        root = shutil.copytree(data[mode], tmp_path / data[mode].name)
+        return RunDirectory.of_manifest(next(root.glob("result/*.manifest.json")))
+
+    return write
+
+
+def run(hitlab: Hitlab, directory: RunDirectory) -> tuple[Ended, MeasurementDirectory]:
+    ended = hitlab("run", "--scenario", directory.root.parent / "scenario.json")
+    return ended, MeasurementDirectory(max(directory.runs.iterdir()))
+
+
+def errors(ended: Ended) -> list[str]:
+    return [line for line in ended.err.splitlines() if line.startswith("ERROR: ")]
+
+
+def document(path: Any) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
+def records_of(measurement: MeasurementDirectory) -> list[dict[str, Any]]:
+    records: list[dict[str, Any]] = pq.read_table(measurement.requests).to_pylist()
+    return records
+
+
+def void_tokens(directory: RunDirectory, failed: set[int]) -> int:
+    """Design, section 5: the row of a failure, and what comes after it in its lane."""
+    void = 0
+    broken = set()
+    for row in read_rows(directory.full):
+        lane = None if row["dp_rank"] is None else (row["group_id"], row["dp_rank"])
+        if row["sequence_index"] in failed:
+            broken.add(lane)
+        if row["sequence_index"] in failed or (lane is not None and lane in broken):
+            void += row["theoretical_hit_tokens"]
+    return void
+
+
+FAULTS: dict[str, tuple[Fault, str, str]] = {
+    "reset": (resets(2), "reset", "closed the connection inside the answer"),
+    "refused": (
+        answers(400, b'{"error":{"message":"too long","type":"BadRequestError"}}'),
+        "http",
+        "HTTP 400: too long",
+    ),
+    "not found": (answers(404, b"no such page", "text/html"), "http", "HTTP 404: no such page"),
+    "fault of the engine": (
+        answers(500, b"Internal Server Error", "text/plain"),
+        "http",
+        "HTTP 500: Internal",
+    ),
+    "broken chunk": (replaces_event(1, b'data: {"choices": [\n\n'), "json", "a chunk is not JSON"),
+    "broken answer": (answers(200, b"<html>"), "json", "the answer is not JSON"),
+    "error in the stream": (
+        replaces_event(1, b'data: {"error":{"message":"engine core died"}}\n\n'),
+        "stream_error",
+        "engine core died",
+    ),
+    "no usage": (leaves_out_usage(), "no_usage", "stream_options.include_usage"),
+    "stall": (stalls(2), "timeout", "nothing came for 0.2 s"),
+    "silence": (hangs, "timeout", "nothing came for 0.2 s"),
+    "early end": (ends_early(2), "stream_error", "ended early, after 2 chunks"),
+}
+
+
+@pytest.mark.parametrize("mode", ["cold", "warmup"])
+def test_failed_requests_are_classified_and_take_their_theory_along(
+    hitlab: Hitlab, server: MisbehavingServer, job: Job, mode: str
+) -> None:
+    """One request at a time, so that the n-th to arrive is the n-th in the final order."""
+    directory = job(mode, driver={"concurrency": 1, "timeout_seconds": 0.2})
+    before = directory.analysis.read_bytes()
+    expected = dict(zip(itertools.count(2, 2), FAULTS.values(), strict=False))
+    server.formal = {position + 1: fault for position, (fault, _, _) in expected.items()}
+    ended, measurement = run(hitlab, directory)
+    records = records_of(measurement)
+    assert len(records) == REQUESTS, "the others were sent all the same"
+    failed = {record["position"]: record for record in records if record["error_kind"]}
+    assert failed.keys() == expected.keys()
+    for position, (_, kind, text) in expected.items():
+        assert failed[position]["error_kind"] == kind
+        assert text in failed[position]["error_text"]
+
+    assert ended.code == 1
+    (error,) = errors(ended)
+    theory = sum(row["theoretical_hit_tokens"] for row in read_rows(directory.full))
+    assert error.startswith(f"ERROR: {len(FAULTS)} requests failed")
+    assert f"{void_tokens(directory, set(failed))} of {theory} hit tokens" in error
+    assert ended.out.startswith("Prefix Cache Results of task")
+    assert ended.out.splitlines()[-1] == f"Detailed analysis is available at: {measurement.analysis}"
+    assert document(measurement.measurement)["status"] == "partial"
+    assert document(measurement.analysis)["status"] == "partial"
+    assert directory.analysis.read_bytes() == before, "a partial measurement stays in its own folder"
+
+
+def test_a_partial_measurement_never_displaces_a_complete_one(
+    hitlab: Hitlab, server: MisbehavingServer, job: Job
+) -> None:
+    directory = job()
+    assert run(hitlab, directory)[0].code == 0
+    complete = directory.analysis.read_bytes()
+    assert document(directory.analysis)["status"] == "complete"
+    server.formal[REQUESTS + 3] = answers(503, b"{}")
+    ended, measurement = run(hitlab, directory)
+    assert ended.code == 1
+    assert document(measurement.analysis)["status"] == "partial"
+    assert directory.analysis.read_bytes() == complete
+
+
+def test_a_repeated_request_is_answered_but_its_theory_is_void(
+    hitlab: Hitlab, server: MisbehavingServer, job: Job
+) -> None:
+    directory = job(driver={"retries": 1})
+    server.formal[5] = answers(503, b"busy", "text/plain")
+    ended, measurement = run(hitlab, directory)
+    assert ended.code == 0, ended.err
+    actual = document(measurement.analysis)["actual"]
+    assert (actual["failed_requests"], actual["void_requests"]) == (0, 1)
+    assert sorted(record["attempt"] for record in records_of(measurement)) == [1] * REQUESTS + [2]
+
+
+@pytest.mark.parametrize("mode", ["cold", "warmup"])
+def test_an_engine_that_dies_under_load_ends_the_run_soon_and_keeps_the_records(
+    hitlab: Hitlab, server: MisbehavingServer, job: Job, mode: str
+) -> None:
+    directory = job(mode)
+    server.formal[9] = dies
+    begun = time.monotonic()
+    ended, measurement = run(hitlab, directory)
+    assert time.monotonic() - begun < 8
+    assert ended.code == 1
+    (error,) = errors(ended)
+    records = records_of(measurement)
+    assert len(records) == REQUESTS
+    failed = {record["position"] for record in records if record["error_kind"]}
+    assert {record["error_kind"] for record in records if record["error_kind"]} <= {"connect", "reset"}
+    assert REQUESTS - len(failed) >= 5
+    assert f"{len(failed)} requests failed" in error
+    assert f"{void_tokens(directory, failed)} of " in error
+    told = document(measurement.measurement)
+    assert told["status"] == "partial"
+    assert "AFTER_SCRAPE_MISSING" in {finding["code"] for finding in told["findings"]}
+    assert not measurement.after.exists()
+    analysis = document(measurement.analysis)
+    assert analysis["actual"]["global_hit_rate"] is None
+    assert "AFTER_SCRAPE_MISSING" in {warning["code"] for warning in analysis["warnings"]}
+    assert analysis["runtime"]["metrics_after"] is None
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (answers(500, b"oops", "text/plain"), "HTTP 500"),
+        (hangs, "no complete answer within 1 s"),
+        (answers(200, b"not {metrics", "text/plain"), "/metrics"),
+        (metrics(without_rank(1)), "missing DP ranks: 1"),
+    ],
+    ids=["500", "hang", "garbage", "a rank less"],
+)
+def test_metrics_that_fail_after_the_load_leave_an_inconclusive_measurement(
+    hitlab: Hitlab, server: MisbehavingServer, job: Job, fault: Fault, said: str
+) -> None:
+    directory = job(service={"timeout_seconds": 1.0, "poll_interval_seconds": 0})
+    server.formal[20] = from_here(METRICS, fault)
+    ended, measurement = run(hitlab, directory)
+    assert ended.code == 7, ended.err
+    assert len(errors(ended)) == 1
+    told = document(measurement.measurement)
+    assert told["status"] == "partial"
+    (finding,) = [finding for finding in told["findings"] if finding["code"] == "AFTER_SCRAPE_MISSING"]
+    assert said in finding["message"]
+    assert not any(record["error_kind"] for record in records_of(measurement))
+    analysis = document(measurement.analysis)
+    assert analysis["actual"]["global_hit_rate"] is None
+    assert analysis["actual"]["client"]["cached_tokens"] == analysis["theory"]["hit_tokens"]
+
+
+def test_one_failed_scrape_after_the_load_costs_nothing(
+    hitlab: Hitlab, server: MisbehavingServer, job: Job
+) -> None:
+    directory = job(service={"poll_interval_seconds": 0})
+    server.formal[20] = from_here(METRICS, times(1, answers(503, b"", "text/plain")))
+    ended, measurement = run(hitlab, directory)
+    assert ended.code == 0, ended.err
+    assert document(measurement.measurement)["status"] == "complete"
+
+
+@pytest.mark.parametrize(
+    ("fault", "codes"),
+    [
+        (metrics(lambda text: counter(HITS, lambda _: 1)(counter(QUERIES, lambda _: 2)(text))), BACKWARDS),
+        (metrics(counter(QUERIES, lambda value: value + 160)), {"FOREIGN_TRAFFIC"}),
+    ],
+    ids=["backwards", "foreign"],
+)
+def test_counters_that_cannot_be_ours_are_findings(
+    hitlab: Hitlab,
+    server: MisbehavingServer,
+    job: Job,
+    short_settling: None,
+    fault: Fault,
+    codes: set[str],
+) -> None:
+    directory = job()
+    server.formal[20] = from_here(METRICS, fault)
+    ended, measurement = run(hitlab, directory)
+    assert ended.code in (0, 7)
+    warned = {warning["code"] for warning in document(measurement.analysis)["warnings"]}
+    assert codes <= warned
+    assert document(measurement.measurement)["settled"] is False
+
+
+def test_counters_that_never_stand_still_are_a_finding_after_a_limited_wait(
+    hitlab: Hitlab,
+    server: MisbehavingServer,
+    job: Job,
+    short_settling: None,
+) -> None:
+    directory = job()
+    server.formal[20] = from_here(METRICS, metrics(never_settling(QUERIES)))
+    ended, measurement = run(hitlab, directory)
+    assert ended.code in (0, 7)
+    told = document(measurement.measurement)
+    assert told["settled"] is False
+    assert {finding["code"] for finding in told["findings"]} & {"FOREIGN_TRAFFIC", "COUNTERS_NOT_SETTLED"}
+
+
+def test_an_engine_that_restarts_under_load_gives_no_hit_rate(
+    hitlab: Hitlab, server: MisbehavingServer, job: Job, short_settling: None
+) -> None:
+    directory = job()
+    server.formal[23] = restarts
+    ended, measurement = run(hitlab, directory)
+    analysis = document(measurement.analysis)
+    assert ended.code != 0 or analysis["actual"]["global_hit_rate"] is None
+    assert analysis["actual"]["global_hit_rate"] is None
+    assert {"COUNTER_WENT_BACKWARDS", "ENGINE_RESTARTED"} & {w["code"] for w in analysis["warnings"]}
+
+
+@pytest.mark.parametrize("refusals", [3, 1000])
+def test_a_reset_that_does_not_succeed_is_tried_again_with_a_limit(
+    hitlab: Hitlab,
+    server: MisbehavingServer,
+    job: Job,
+    monkeypatch: pytest.MonkeyPatch,
+    refusals: int,
+) -> None:
+    monkeypatch.setattr("runner.reset.PAUSE_SECONDS", 0.01)
+    directory = job()
+    server.instead[RESET] = times(refusals, answers(200, b'{"success":false}'))
+    ended, measurement = run(hitlab, directory)
+    if refusals == 3:
+        assert ended.code == 0, ended.err
+    else:
+        assert ended.code == 4
+        (error,) = errors(ended)
+        assert "success" in error
+        assert server.formal_requests == 0
+        assert document(measurement.measurement)["status"] == "failed"
+
+
+def test_a_warmup_that_fails_ends_the_run_at_once(
+    hitlab: Hitlab, server: MisbehavingServer, job: Job
+) -> None:
+    directory = job(service={"timeout_seconds": 1.0})
+    # Whatever comes after the reset and does not stream is a warmup or a probe of the reset.
+    server.instead[RESET] = from_here("/v1/completions", answers(500, b'{"error":"no"}'))
+    ended, measurement = run(hitlab, directory)
+    assert ended.code == 4
+    (error,) = errors(ended)
+    assert "500" in error
+    assert server.formal_requests == 0
+    assert not measurement.requests.exists()
+
+
+@pytest.mark.parametrize("name", ["full", "requests", "token_ids", "manifest"])
+@pytest.mark.parametrize("named", [False, True], ids=["newest", "named"])
+def test_artifacts_changed_after_prepare_are_not_sent(
+    hitlab: Hitlab, server: MisbehavingServer, job: Job, name: str, named: bool
+) -> None:
+    directory = job()
+    path = getattr(directory, name)
+    content = bytearray(path.read_bytes())
+    if name == "manifest":
+        content = content.replace(b'"count": 24', b'"count": 25', 1)
+    else:
+        content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    scenario = directory.root.parent / "scenario.json"
+    ended = hitlab("run", "--scenario", scenario, *(("--manifest", directory.manifest) if named else ()))
+    assert ended.code == 3
+    (error,) = errors(ended)
+    assert path.name in error
+    assert server.formal_requests == 0
+    assert not directory.runs.exists()
