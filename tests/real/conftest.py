@@ -1,13 +1,22 @@
-"""One real vLLM for the whole session of tests/real.
+"""Real vLLMs for tests/real, one at a time.
 
-Where it cannot be had at all (no CPU build of torch, no disk) the tests skip with the reason; under `CI=true` they
-fail. An engine that can be had and does not start is a failure everywhere.
+Two engines are started in a session, one after the other, because two of them at once are too much for two cores:
+
+* `vllm_engine`: one API server process for two ranks, a pool that holds everything;
+* `served_engine`: `vllm serve`, two API server processes for two ranks, a pool of 300 blocks a rank.
+
+Whoever asks for the second ends the first, so the tests that use it are put behind all others; and behind those the
+test that kills it. Pytest keeps the order within each of these parts.
+
+Where a real engine cannot be had at all (no CPU build of torch, no disk) the tests skip with the reason; under
+`CI=true` they fail. An engine that can be had and does not start is a failure everywhere.
 """
 
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +27,25 @@ from tests.tokenizer_kinds import qwen_tokenizer_directory
 
 RANKS = 2
 BLOCK_SIZE = 32
+SMALL_POOL_BLOCKS = 300
+SMALL_MAX_MODEL_LEN = 4096
+
+StartEngine = Callable[..., RunningEngine]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "last: ends the engine it uses; runs after every other test")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """One engine after the other; what ends the second comes last."""
+
+    def part(item: pytest.Item) -> int:
+        if item.get_closest_marker("last"):
+            return 2
+        return int("served_engine" in getattr(item, "fixturenames", ()))
+
+    items.sort(key=part)
 
 
 @pytest.fixture(scope="session")
@@ -38,21 +66,47 @@ def qwen_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def vllm_engine(
+def start_engine(
     vllm_python: Path, qwen_directory: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[RunningEngine]:
-    """vLLM with two ranks, block size 32 and Qwen's vocabulary; one API server process."""
-    engine = start_vllm(
-        tiny_model_directory(vllm_python, qwen_directory, cache_directory() / "models"),
-        port=free_port(),
-        ranks=RANKS,
-        block_size=BLOCK_SIZE,
-        served_name="tiny-qwen",
-        log_path=tmp_path_factory.mktemp("vllm") / "engine.log",
-        python=vllm_python,
+) -> Iterator[StartEngine]:
+    """Starts an engine with two ranks, block size 32 and Qwen's vocabulary, and ends the one before it."""
+    running: list[RunningEngine] = []
+
+    def start(**options: Any) -> RunningEngine:
+        while running:
+            running.pop().stop()
+        engine = start_vllm(
+            tiny_model_directory(vllm_python, qwen_directory, cache_directory() / "models"),
+            port=free_port(),
+            ranks=RANKS,
+            block_size=BLOCK_SIZE,
+            served_name="tiny-qwen",
+            log_path=tmp_path_factory.mktemp("vllm") / "engine.log",
+            python=vllm_python,
+            **options,
+        )
+        running.append(engine)
+        return engine
+
+    yield start
+    while running:
+        running.pop().stop()
+
+
+@pytest.fixture(scope="session")
+def vllm_engine(start_engine: StartEngine) -> RunningEngine:
+    """One API server process; a pool that holds everything."""
+    return start_engine()
+
+
+@pytest.fixture(scope="session")
+def served_engine(start_engine: StartEngine) -> RunningEngine:
+    """Two API server processes, started as users do; a pool that is soon full."""
+    return start_engine(
+        topology="serve",
+        max_model_len=SMALL_MAX_MODEL_LEN,
+        extra_args=["--num-gpu-blocks-override", str(SMALL_POOL_BLOCKS)],
     )
-    yield engine
-    engine.stop()
 
 
 def free_port() -> int:

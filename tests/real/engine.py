@@ -1,6 +1,7 @@
 """Start a real vLLM on the CPU and wait until it serves."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from tests.real.environment import ensure_environment, use
 Topology = Literal["api_server", "serve"]
 
 HOST = "127.0.0.1"
-STARTUP_SECONDS = 300
+STARTUP_SECONDS = 600  # a minute on an idle machine with two cores; 280 s were seen on a busy one
 STOP_SECONDS = 40
 PROGRESS_SECONDS = 5
 LOG_TAIL_LINES = 30
@@ -46,6 +47,11 @@ class RunningEngine:
         """End the engine and all its processes; harmless when it has ended already."""
         _stop(self.guard)
 
+    def kill(self) -> None:
+        """End all its processes at once, as a crash or a lost machine does: nobody says goodbye."""
+        os.killpg(self.pid, signal.SIGKILL)  # the guard gave it a group of its own
+        self.stop()
+
 
 def start_vllm(
     model_directory: Path,
@@ -67,7 +73,7 @@ def start_vllm(
     `python`: an interpreter with vLLM; the cached environment's when None.
     The engine ends with `stop()`, and also when this process dies in any way.
 
-    Raises EngineStartError: the port is taken, the engine died, or was not ready within 300 s.
+    Raises EngineStartError: the port is taken, the engine died, or was not ready within STARTUP_SECONDS.
     """
     python = python or ensure_environment()
     with socket.socket() as probe:

@@ -198,16 +198,23 @@ def cases(facts: Facts, seed: int, count: int, *, deep: bool = False) -> list[Ca
         return Case(draw.choice([COMPLETIONS, CHAT, TOKENIZE]), raw)
 
     def tokenize() -> Case:
-        body: dict[str, Any] = {"model": facts.model}
-        body |= draw.choice(
-            [{"prompt": text()}, {"prompt": ""}, {"prompt": [1]}, {}, {"prompt": "x", "model": "x"}]
-        )
+        asked: list[dict[str, Any]] = [
+            {"prompt": text()},
+            {"prompt": ""},
+            {"prompt": [1]},
+            {},
+            {"prompt": "x", "model": "x"},
+        ]
+        body = {"model": facts.model, **draw.choice(asked)}
         if facts.chats and draw.random() < 0.2:
             body = {"model": facts.model, "messages": messages()}
         return Case(TOKENIZE, body)
 
     def empty() -> Case:
-        return Case(RESET, b"")
+        query = draw.choice(
+            ["", "?reset_external=true", "?reset_running_requests=true", "?reset_external=huh"]
+        )
+        return Case(RESET + query, b"")
 
     weights = [70, 24, 6, 0 if deep else 2]
     return [draw.choices([good, bad, tokenize, empty], weights=weights)[0]() for _ in range(count)]

@@ -1,5 +1,6 @@
 """What the rest of HitLab takes for granted about vLLM, checked on a real one."""
 
+import json
 import random
 import time
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tokenizers import Tokenizer
 
 from tests.real.engine import RunningEngine
+from tests.real.job import GSM8K
 
 QUERIES = "vllm:prefix_cache_queries_total"
 HITS = "vllm:prefix_cache_hits_total"
@@ -139,6 +141,22 @@ def test_the_server_tokenizes_like_tokenizers(client: Client, tokenizer: Tokeniz
     body = client.post("/tokenize", {"model": client.engine.model, "prompt": text}).json()
     assert body["tokens"] == ours
     assert body["count"] == len(ours)
+
+
+@pytest.mark.skipif(not GSM8K.is_file(), reason="no GSM8K beside the checkout")
+def test_the_server_tokenizes_every_question_of_gsm8k_like_tokenizers(
+    client: Client, tokenizer: Tokenizer
+) -> None:
+    questions = [json.loads(line)["question"] for line in GSM8K.read_text(encoding="utf-8").splitlines()]
+    assert len(questions) == 1319
+    ours = [encoding.ids for encoding in tokenizer.encode_batch(questions, add_special_tokens=True)]
+    differing = [
+        question
+        for question, ids in zip(questions, ours, strict=True)
+        if client.post("/tokenize", {"model": client.engine.model, "prompt": question}).json()["tokens"]
+        != ids
+    ]
+    assert differing == []
 
 
 def test_a_token_id_outside_the_vocabulary_is_refused(client: Client, prompt: list[int]) -> None:

@@ -16,9 +16,17 @@ from pathlib import Path
 
 MAX_POSITION_EMBEDDINGS = 131072
 
+# ChatML, as Qwen's own template writes plain conversations; the simulator speaks it too.
+CHAT_TEMPLATE = (
+    r"{% for message in messages %}"
+    r"{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}"
+    r"{% endfor %}"
+    r"{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
 
 def tiny_model_directory(python: Path, tokenizer: Path, cache: Path) -> Path:
-    """Directory of a tiny model with a copy of `tokenizer`'s files beside it; made once for each tokenizer.
+    """Directory of a tiny model that chats, with a copy of `tokenizer`'s files beside it; made once for each tokenizer.
 
     `python`: an interpreter with torch and transformers. `tokenizer`: a directory that AutoTokenizer loads.
     `cache`: where models are kept, named by the content of the tokenizer and of this recipe.
@@ -36,6 +44,7 @@ def tiny_model_directory(python: Path, tokenizer: Path, cache: Path) -> Path:
         for file in tokenizer.iterdir():
             if file.is_file():
                 shutil.copyfile(file, draft / file.name)
+        (draft / "chat_template.jinja").write_text(CHAT_TEMPLATE, encoding="utf-8")
         subprocess.run(
             [str(python), __file__, str(draft)],
             stdin=subprocess.DEVNULL,
