@@ -9,7 +9,7 @@ import typer
 
 from contract.documents import unwritable
 from contract.errors import ExitCode, HitLabError
-from hitlab.commands import analyze, inspect, prepare, run, sim, validate
+from hitlab.commands import analyze, inspect, prepare, report, run, sim, validate
 from hitlab.signals import end_on_sigterm
 from hitlab.terminal import Terminal, print_error
 
@@ -45,7 +45,7 @@ def options(
     context.obj = Terminal(quiet=quiet, debug=debug)
 
 
-for module in (inspect, prepare, validate, run, analyze):
+for module in (inspect, prepare, validate, run, analyze, report):
     app.command(name=module.__name__.rsplit(".", 1)[1], help=module.__doc__)(module.command)
 app.command(
     name="sim",

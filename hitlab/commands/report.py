@@ -1,0 +1,40 @@
+"""Latency and throughput of one measurement, the latest complete one unless another is named."""
+
+import sys
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from hitlab.arguments import ManifestPath
+from hitlab.terminal import print_json
+
+TABLE_WIDTH = 200
+"""Wide enough that no cell is ever cut."""
+
+
+def command(
+    manifest: ManifestPath,
+    measurement: Annotated[
+        str | None,
+        typer.Option(
+            "--measurement", metavar="STAMP", help="A directory under result/runs.", show_default=False
+        ),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="JSON also on a terminal.")] = False,
+) -> int:
+    from analyzer.report import performance_report, report_notes, report_tables, report_title
+    from contract.manifest import read_prepared_manifest
+
+    report = performance_report(read_prepared_manifest(manifest), measurement)
+    if json or not sys.stdout.isatty():
+        print_json(report)
+        return 0
+    print(report_title(report))
+    console = Console(file=sys.stdout, width=TABLE_WIDTH)
+    for table in report_tables(report):
+        console.print(table)
+    for note in report_notes(report):
+        print(note)
+    print(f"Written to: {report['csv']} and {report['json']}")
+    return 0

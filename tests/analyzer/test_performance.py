@@ -1,0 +1,164 @@
+"""Distributions and definitions against sums done by hand and numpy's own percentiles."""
+
+import csv
+import io
+import random
+import statistics
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analyzer.performance import common_metrics, measure_performance, summarize
+from analyzer.report import csv_text
+from contract.run_directory import MeasurementDirectory
+from tests.analyzer.synthetic import measured, record, row
+
+
+def by_hand(values: list[float], share: float) -> float:
+    """Linear interpolation at (n - 1) * p, on a sorted list."""
+    ordered = sorted(values)
+    place = (len(ordered) - 1) * share
+    low = int(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=40))
+def test_distribution(values: list[float]) -> None:
+    found = summarize(np.array(values))
+    assert found is not None
+    assert found.count == len(values)
+    assert (found.minimum, found.maximum) == (min(values), max(values))
+    assert found.average == pytest.approx(statistics.fmean(values))
+    for name, share in (("median", 0.5), ("p75", 0.75), ("p90", 0.9), ("p99", 0.99)):
+        assert getattr(found, name) == pytest.approx(by_hand(values, share))
+        assert getattr(found, name) == pytest.approx(np.percentile(values, share * 100))
+
+
+def test_unknown_values_are_left_out() -> None:
+    found = summarize(np.array([1.0, np.nan, 3.0]))
+    assert found is not None
+    assert (found.count, found.average) == (2, 2.0)
+    assert summarize(np.array([np.nan])) is None
+    assert summarize(np.empty(0)) is None
+
+
+@pytest.fixture
+def mixed(tmp_path: Path) -> tuple:
+    """40 requests: most fine, one failed, one repeated, one with a single token, one of several tokens per chunk."""
+    draw = random.Random(5)
+    rows = [row(at, "group-0", None, 0) for at in range(40)]
+    records = []
+    for at in range(40):
+        tokens = draw.randrange(2, 9)
+        gaps = tuple(draw.uniform(0.01, 0.2) for _ in range(tokens - 1))
+        ttft = draw.uniform(0.05, 0.5)
+        records.append(
+            record(
+                at, 32, ttft_s=ttft, e2el_s=ttft + sum(gaps) + 0.001, itl_s=gaps, chunks=tokens,
+                completion_tokens=tokens, prompt_tokens=draw.randrange(50, 90), started_ns=at * 10**8,
+            )
+        )  # fmt: skip
+    records[3] = record(3, None, "timeout", started_ns=3 * 10**8)
+    records[7] = records[7]._replace(itl_s=(), chunks=1, completion_tokens=1)
+    records[9] = records[9]._replace(itl_s=(0.125,), chunks=2, completion_tokens=6)
+    repeated = record(11, None, "reset", started_ns=11 * 10**8)
+    records[11] = records[11]._replace(attempt=2)
+    draw.shuffle(records)
+    return measured(tmp_path, rows, [repeated, *records]), records, MeasurementDirectory(tmp_path)
+
+
+def test_definitions(mixed: tuple) -> None:
+    requests, records, directory = mixed
+    found = measure_performance(requests, directory, streamed=True)
+    fine = [item for item in records if item.error_kind is None]
+    assert len(fine) == 39
+    expected = {
+        "E2EL": [item.e2el_s * 1e3 for item in fine],
+        "TTFT": [item.ttft_s * 1e3 for item in fine],
+        "TPOT": [item.tpot_s * 1e3 for item in fine if item.tpot_s is not None],
+        "ITL": [gap * 1e3 for item in fine for gap in item.itl_s],
+        "InputTokens": [item.prompt_tokens for item in fine],
+        "OutputTokens": [item.completion_tokens for item in fine],
+        "OutputTokenThroughput": [item.completion_tokens / item.e2el_s for item in fine],
+        "PrefillTokenThroughput": [item.prompt_tokens / item.ttft_s for item in fine],
+    }
+    assert list(found.summaries) == list(expected)
+    assert len(expected["TPOT"]) == 38, "one answer has a single token"
+    for name, values in expected.items():
+        summary = found.summaries[name]
+        assert summary is not None
+        assert summary.count == len(values)
+        # ITL is recorded in single precision.
+        assert summary.average == pytest.approx(statistics.fmean(values), rel=1e-6)
+        assert summary.p99 == pytest.approx(by_hand(values, 0.99), rel=1e-6)
+        assert summary.maximum == pytest.approx(max(values), rel=1e-6)
+    assert (found.total_requests, found.success_requests) == (40, 39)
+    assert found.chunks == sum(item.chunks for item in fine)
+    assert found.output_tokens == sum(expected["OutputTokens"]) > found.chunks
+    end = max(item.started_ns / 1e9 + item.e2el_s for item in fine)
+    assert found.duration_seconds == pytest.approx(end - 0)
+    assert found.mean_in_flight == pytest.approx(sum(expected["E2EL"]) / 1e3 / end)
+
+
+def test_common_metrics_are_of_the_whole_load(mixed: tuple) -> None:
+    requests, records, directory = mixed
+    found = measure_performance(requests, directory, streamed=True, wall_seconds=8.0)
+    common = {name: item["total"] for name, item in common_metrics(found, 5).items()}
+    assert list(common) == [
+        "Benchmark Duration", "Total Requests", "Failed Requests", "Success Requests", "Concurrency",
+        "Max Concurrency", "Request Throughput", "Total Input Tokens", "Total Generated Tokens",
+        "Input Token Throughput", "Output Token Throughput", "Total Token Throughput",
+    ]  # fmt: skip
+    assert common["Benchmark Duration"] == "8000.0 ms"
+    assert (common["Total Requests"], common["Failed Requests"], common["Max Concurrency"]) == (40, 1, 5)
+    assert common["Request Throughput"] == "4.875 req/s"
+    fine = [item for item in records if item.error_kind is None]
+    total = sum(item.prompt_tokens + item.completion_tokens for item in fine)
+    assert float(common["Total Token Throughput"].removesuffix(" token/s")) == pytest.approx(
+        total / 8, abs=1e-4
+    )
+
+
+def test_csv_is_in_the_form_of_aisbench(mixed: tuple) -> None:
+    requests, _, directory = mixed
+    found = measure_performance(requests, directory, streamed=True)
+    text = csv_text(found)
+    assert text.splitlines()[0] == "Performance Parameters,Stage,Average,Min,Max,Median,P75,P90,P99,N"
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert rows[0]["Stage"] == "total"
+    number, unit = rows[1]["Average"].split()
+    assert (rows[1]["Performance Parameters"], unit) == ("TTFT", "ms")
+    assert found.summaries["TTFT"] is not None
+    assert float(number) == pytest.approx(found.summaries["TTFT"].average, abs=1e-4)
+    assert rows[-1]["Max"].endswith(" token/s")
+    assert rows[4]["N"] == "39"
+
+
+def test_without_a_stream_only_whole_answers_have_times(tmp_path: Path) -> None:
+    whole = {"ttft_s": None, "itl_s": (), "chunks": 0}
+    requests = measured(
+        tmp_path,
+        [row(at, "group-0", None, 0) for at in range(2)],
+        [record(0, 0, **whole), record(1, 32, **whole)],
+    )
+    found = measure_performance(requests, MeasurementDirectory(tmp_path), streamed=False)
+    missing = {name for name, summary in found.summaries.items() if summary is None}
+    assert missing == {"TTFT", "TPOT", "ITL", "PrefillTokenThroughput"} == set(found.unavailable)
+    assert all("stream: false" in reason for reason in found.unavailable.values())
+    assert "TTFT" not in csv_text(found)
+    assert found.summaries["E2EL"] is not None
+    assert found.chunks is None
+
+
+def test_nothing_answered_is_null_with_a_reason(tmp_path: Path) -> None:
+    requests = measured(tmp_path, [row(0, "group-0", None, 0)], [record(0, None, "connect")])
+    found = measure_performance(requests, MeasurementDirectory(tmp_path), streamed=True, wall_seconds=3.0)
+    assert set(found.summaries.values()) == {None}
+    assert set(found.unavailable.values()) == {"no request was answered"}
+    common = common_metrics(found, 1)
+    assert common["Request Throughput"]["total"] is None
+    assert common["Failed Requests"]["total"] == 1
