@@ -119,6 +119,8 @@ def _of_prediction(difference: LedgerDifference, seen: Circumstances) -> str:
     if seen.prediction_caveats:
         return f"the prediction is not certain: {seen.prediction_caveats[0]}"
     if difference.tokens > 0:
+        if (cause := _counters_lag(difference, seen)) is not None:
+            return cause
         if seen.one_block_less:
             return "one block less per request: a server with EAGLE or MTP speculation drops the last matched block"
         return (
