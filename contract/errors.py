@@ -46,6 +46,12 @@ class ServiceError(HitLabError):
     exit_code = ExitCode.SERVICE
 
 
+class Interruption(HitLabError):  # noqa: N818 - a way to end, not an error
+    """The user ended the command."""
+
+    exit_code = ExitCode.INTERRUPTED
+
+
 class DriverError(HitLabError):
     """The load generator itself failed (not single requests)."""
 

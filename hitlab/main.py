@@ -10,7 +10,7 @@ import typer
 from contract.documents import unwritable
 from contract.errors import ExitCode, HitLabError
 from hitlab.commands import analyze, inspect, prepare, report, run, sim, validate
-from hitlab.signals import end_on_sigterm
+from hitlab.signals import end_on_sigterm, interruptible
 from hitlab.terminal import Terminal, print_error
 
 app = typer.Typer(
@@ -46,7 +46,7 @@ def options(
 
 
 for module in (inspect, prepare, validate, run, analyze, report):
-    app.command(name=module.__name__.rsplit(".", 1)[1], help=module.__doc__)(module.command)
+    app.command(name=module.__name__.rsplit(".", 1)[1], help=module.__doc__)(interruptible(module.command))
 app.command(
     name="sim",
     help=sim.__doc__,

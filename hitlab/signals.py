@@ -2,15 +2,34 @@
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
+from typing import ParamSpec
 
-GRACE_SECONDS = 1.0
+from contract.errors import Interruption
+
+P = ParamSpec("P")
+
+GRACE_SECONDS = 0.5
 
 
 def end_on_sigterm() -> None:
     """SIGTERM ends a command as Ctrl-C does: files in the making are removed, and the exit code is 130."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
+def interruptible(command: Callable[P, int | None]) -> Callable[P, int | None]:
+    """A command that tells of KeyboardInterrupt with its line; typer would only return an exit code."""
+
+    @wraps(command)
+    def run(*arguments: P.args, **options: P.kwargs) -> int | None:
+        try:
+            return command(*arguments, **options)
+        except KeyboardInterrupt as error:
+            raise Interruption("interrupted") from error
+
+    return run
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from contract.artifact_check import check_artifacts
 from contract.command_log import command_log
 from contract.documents import whole_file, write_document
 from contract.effective_config import effective_config
-from contract.errors import ArtifactError, HitLabError, ServiceError
+from contract.errors import ArtifactError, HitLabError, Interruption, ServiceError
 from contract.events import EventLog, utc_now
 from contract.measurement import EngineRecord, Finding, Measurement, Phase, PhaseRecord
 from contract.progress import Progress, silent
@@ -35,11 +35,10 @@ SCRAPE_ATTEMPTS = 3
 SCRAPE_PAUSE_SECONDS = 0.5
 
 
-class Interrupted(Exception):  # noqa: N818 - a way to end, not an error
-    """The user stopped the run; what was measured has been kept in `directory`."""
+class StoppedRun(Interruption):
+    """The user stopped the run; what was measured has been kept."""
 
     def __init__(self, directory: MeasurementDirectory) -> None:
-        self.directory = directory
         super().__init__(f"interrupted; what was measured is kept in {directory.root}")
 
 
@@ -106,7 +105,7 @@ def measure(
 ) -> MeasurementDirectory:
     """Measure once and leave everything in a new directory under `result/runs/`.
 
-    Setting `stop`, or KeyboardInterrupt, ends the run early; what was measured is kept and Interrupted is raised. A
+    Setting `stop`, or KeyboardInterrupt, ends the run early; what was measured is kept and StoppedRun is raised. A
     HitLabError is recorded in measurement.json before it goes on to the caller.
     """
     manifest = prepared.manifest
@@ -139,15 +138,15 @@ def measure(
         )
         try:
             _run_phases(scenario, prepared, client, directory, record, api_key, stop, progress)
-        except (Interrupted, KeyboardInterrupt) as error:
+        except (StoppedRun, KeyboardInterrupt) as error:
             record.end_early("interrupted", STOPPED)
-            raise Interrupted(directory) from error
+            raise StoppedRun(directory) from error
         except ServiceError as error:
             checks = {"preflight": list(error.checks)} if isinstance(error, PreflightError) else {}
             if stop.is_set():
                 # A step that was cut short says nothing about the engine.
                 record.end_early("interrupted", STOPPED, **checks)
-                raise Interrupted(directory) from error
+                raise StoppedRun(directory) from error
             record.end_early("failed", str(error), **checks)
             raise
         except HitLabError as error:
@@ -175,7 +174,7 @@ def _run_phases(
 
     def go_on() -> None:
         if stop.is_set():
-            raise Interrupted(directory)
+            raise StoppedRun(directory)
 
     with record.phase("precheck"):
         progress("Check the engine", 0, None)

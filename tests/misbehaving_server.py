@@ -8,6 +8,7 @@ import asyncio
 import itertools
 import re
 import threading
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -24,7 +25,7 @@ COMPLETIONS = "/v1/completions"
 METRICS = "/metrics"
 RESET = "/reset_prefix_cache"
 EVENT_END = b"\n\n"
-SECONDS_TO_START = 20.0
+SECONDS_TO_WAIT = 20.0
 
 
 @dataclass
@@ -36,7 +37,8 @@ class MisbehavingServer:
     formal: dict[int, "Fault"] = field(default_factory=dict)
     instead: dict[str, "Fault"] = field(default_factory=dict)
     formal_requests: int = 0
-    formal_delay_seconds: float = 0.0
+    warmup_requests: int = 0
+    seen: Counter[str] = field(default_factory=Counter)
     url: str = ""
 
     def __post_init__(self) -> None:
@@ -48,20 +50,21 @@ class MisbehavingServer:
 
     async def __call__(self, request: Request, response: Response) -> None:
         fault = self.instead.get(request.path)
-        if request.path == COMPLETIONS and orjson.loads(request.body).get("stream"):
-            with self.reached:
-                self.formal_requests += 1
-                number = self.formal_requests
-                self.reached.notify_all()
-            if self.formal_delay_seconds:
-                await asyncio.sleep(self.formal_delay_seconds)
-            fault = self.formal.get(number, fault)
+        # Warmups say that they do not stream; probes leave it open.
+        streams = orjson.loads(request.body).get("stream") if request.path == COMPLETIONS else None
+        with self.reached:
+            self.seen[request.path] += 1
+            self.formal_requests += streams is True
+            self.warmup_requests += streams is False
+            self.reached.notify_all()
+        if streams is True:
+            fault = self.formal.get(self.formal_requests, fault)
         await (fault or honest)(self, request, response)
 
-    def wait_for_formal(self, number: int, timeout_seconds: float = 20.0) -> None:
-        """Block until that many formal requests have arrived."""
+    def wait_until(self, reached: Callable[[], bool]) -> None:
+        """Block until requests have made `reached` true."""
         with self.reached:
-            assert self.reached.wait_for(lambda: self.formal_requests >= number, timeout_seconds)
+            assert self.reached.wait_for(reached, SECONDS_TO_WAIT)
 
     async def listen(self) -> None:
         loop = asyncio.get_running_loop()
@@ -108,12 +111,12 @@ def misbehaving_server(config: SimulatorConfig, tokenizer: Tokenizer) -> Iterato
 
     thread = threading.Thread(target=lambda: loop.run_until_complete(serve()), daemon=True)
     thread.start()
-    assert started.wait(SECONDS_TO_START)
+    assert started.wait(SECONDS_TO_WAIT)
     try:
         yield server
     finally:
         loop.call_soon_threadsafe(stop.set)
-        thread.join(SECONDS_TO_START)
+        thread.join(SECONDS_TO_WAIT)
         loop.close()
 
 
@@ -243,6 +246,16 @@ def times(count: int, fault: Fault) -> Fault:
         await (fault if left >= 0 else honest)(server, request, response)
 
     return limited
+
+
+def warmups(fault: Fault) -> Fault:
+    """The fault for warmups alone, not for probes."""
+
+    async def chosen(server: MisbehavingServer, request: Request, response: Response) -> None:
+        is_warmup = orjson.loads(request.body).get("stream") is False
+        await (fault if is_warmup else honest)(server, request, response)
+
+    return chosen
 
 
 # Metrics

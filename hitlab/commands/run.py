@@ -49,18 +49,14 @@ def command(
         bool, typer.Option("--measure-only", help="Measure, but leave the analysis to `hitlab analyze`.")
     ] = False,
 ) -> int:
-    from runner.measure import Interrupted, measure
+    from runner.measure import measure
     from runner.prepared import find_prepared
 
     terminal: Terminal = context.obj
     loaded, overrides = with_overrides(load_scenario(scenario), engine=engine, driver=driver)
     prepared = find_prepared(scenario, loaded, manifest)
-    try:
-        with stop_on_signals() as stop, running_engine(loaded) as target, terminal.progress() as progress:
-            measured = measure(loaded, prepared, target, overrides=overrides, stop=stop, progress=progress)
-    except Interrupted as ending:
-        print_error(str(ending))
-        return int(ExitCode.INTERRUPTED)
+    with stop_on_signals() as stop, running_engine(loaded) as target, terminal.progress() as progress:
+        measured = measure(loaded, prepared, target, overrides=overrides, stop=stop, progress=progress)
     if measure_only:
         print(measured.root)
         return 0

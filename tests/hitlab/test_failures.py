@@ -1,12 +1,8 @@
 """What goes wrong during a run, through the whole command: how it ends, what it says, and what is left."""
 
 import itertools
-import json
-import shutil
 import time
-from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -14,11 +10,8 @@ import pytest
 
 from contract.rows import read_rows
 from contract.run_directory import MeasurementDirectory, RunDirectory
-from generator.prepare import prepare
-from prompts.tokenizer import Tokenizer, load_tokenizer
 from runner.settle import settled_scrape
-from simulator.config import SimulatorConfig
-from tests.hitlab.conftest import BLOCK_SIZE, Ended, Hitlab, WriteScenario, scenario_document
+from tests.hitlab.conftest import REQUESTS, Ended, Hitlab, Job, document, errors
 from tests.misbehaving_server import (
     METRICS,
     RESET,
@@ -32,7 +25,6 @@ from tests.misbehaving_server import (
     hangs,
     leaves_out_usage,
     metrics,
-    misbehaving_server,
     never_settling,
     replaces_event,
     resets,
@@ -42,28 +34,8 @@ from tests.misbehaving_server import (
     without_rank,
 )
 
-REQUESTS = 24
-SIZE = {"count": REQUESTS, "output_length": {"mode": "fixed", "value": 4}}
-MODES: dict[str, dict[str, Any]] = {
-    "warmup": {"requests": SIZE},
-    "cold": {
-        "requests": SIZE,
-        "prefix_cache": {"mode": "cold", "target_hit_rate": 0.5, "groups": {"count": 2}},
-    },
-}
 QUERIES, HITS = "vllm:prefix_cache_queries", "vllm:prefix_cache_hits"
 BACKWARDS = {"COUNTER_WENT_BACKWARDS"}
-
-
-@pytest.fixture(scope="session")
-def tokenizer() -> Tokenizer:
-    return load_tokenizer("builtin:demo", revision=None, trust_remote_code=False)
-
-
-@pytest.fixture
-def server(tokenizer: Tokenizer) -> Iterator[MisbehavingServer]:
-    with misbehaving_server(SimulatorConfig(block_size=BLOCK_SIZE), tokenizer) as running:
-        yield running
 
 
 @pytest.fixture(autouse=True)
@@ -77,49 +49,9 @@ def short_settling(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runner.measure.settled_scrape", partial(settled_scrape, limit_seconds=0.5))
 
 
-Job = Callable[..., RunDirectory]
-
-
-@pytest.fixture(scope="session")
-def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Prepared once per mode: a run directory may be copied."""
-    roots = {}
-    for mode, sections in MODES.items():
-        folder = tmp_path_factory.mktemp(mode)
-        scenario = folder / "scenario.json"
-        scenario.write_text(json.dumps(scenario_document("http://127.0.0.1:9", folder / "out", **sections)))
-        manifest = Path(prepare(scenario, overwrite=False, output_dir=None)["manifest"])
-        roots[mode] = manifest.parent.parent
-    return roots
-
-
-@pytest.fixture
-def job(
-    server: MisbehavingServer, write_scenario: WriteScenario, data: dict[str, Path], tmp_path: Path
-) -> Job:
-    """Writes a scenario for the server, with its prepared data."""
-
-    def write(mode: str = "warmup", **sections: dict[str, Any]) -> RunDirectory:
-        sections["driver"] = {"concurrency": 4, "timeout_seconds": 0.5} | sections.get("driver", {})
-        write_scenario(server.url, **sections, **MODES[mode])
-        root = shutil.copytree(data[mode], tmp_path / data[mode].name)
-        return RunDirectory.of_manifest(next(root.glob("result/*.manifest.json")))
-
-    return write
-
-
 def run(hitlab: Hitlab, directory: RunDirectory) -> tuple[Ended, MeasurementDirectory]:
     ended = hitlab("run", "--scenario", directory.root.parent / "scenario.json")
     return ended, MeasurementDirectory(max(directory.runs.iterdir()))
-
-
-def errors(ended: Ended) -> list[str]:
-    return [line for line in ended.err.splitlines() if line.startswith("ERROR: ")]
-
-
-def document(path: Any) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(path.read_text())
-    return found
 
 
 def records_of(measurement: MeasurementDirectory) -> list[dict[str, Any]]:
@@ -161,8 +93,8 @@ FAULTS: dict[str, tuple[Fault, str, str]] = {
         "engine core died",
     ),
     "no usage": (leaves_out_usage(), "no_usage", "stream_options.include_usage"),
-    "stall": (stalls(2), "timeout", "nothing came for 0.2 s"),
-    "silence": (hangs, "timeout", "nothing came for 0.2 s"),
+    "stall": (stalls(2), "timeout", "nothing came for 1 s"),
+    "silence": (hangs, "timeout", "nothing came for 1 s"),
     "early end": (ends_early(2), "stream_error", "ended early, after 2 chunks"),
 }
 
@@ -172,7 +104,7 @@ def test_failed_requests_are_classified_and_take_their_theory_along(
     hitlab: Hitlab, server: MisbehavingServer, job: Job, mode: str
 ) -> None:
     """One request at a time, so that the n-th to arrive is the n-th in the final order."""
-    directory = job(mode, driver={"concurrency": 1, "timeout_seconds": 0.2})
+    directory = job(mode, driver={"concurrency": 1, "timeout_seconds": 1.0})
     before = directory.analysis.read_bytes()
     expected = dict(zip(itertools.count(2, 2), FAULTS.values(), strict=False))
     server.formal = {position + 1: fault for position, (fault, _, _) in expected.items()}
@@ -252,19 +184,26 @@ def test_an_engine_that_dies_under_load_ends_the_run_soon_and_keeps_the_records(
 
 
 @pytest.mark.parametrize(
-    ("fault", "said"),
+    ("fault", "timeout_seconds", "said"),
     [
-        (answers(500, b"oops", "text/plain"), "HTTP 500"),
-        (hangs, "no complete answer within 1 s"),
-        (answers(200, b"not {metrics", "text/plain"), "/metrics"),
-        (metrics(without_rank(1)), "missing DP ranks: 1"),
+        (answers(500, b"oops", "text/plain"), 30, "HTTP 500"),
+        (hangs, 2, "no complete answer within 2 s"),
+        (answers(200, b"not {metrics", "text/plain"), 30, "/metrics"),
+        (metrics(without_rank(1)), 30, "missing DP ranks: 1"),
     ],
     ids=["500", "hang", "garbage", "a rank less"],
 )
 def test_metrics_that_fail_after_the_load_leave_an_inconclusive_measurement(
-    hitlab: Hitlab, server: MisbehavingServer, job: Job, fault: Fault, said: str
+    hitlab: Hitlab,
+    server: MisbehavingServer,
+    job: Job,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: Fault,
+    timeout_seconds: float,
+    said: str,
 ) -> None:
-    directory = job(service={"timeout_seconds": 1.0, "poll_interval_seconds": 0})
+    monkeypatch.setattr("runner.measure.SCRAPE_ATTEMPTS", 2)
+    directory = job(service={"timeout_seconds": timeout_seconds, "poll_interval_seconds": 0})
     server.formal[20] = from_here(METRICS, fault)
     ended, measurement = run(hitlab, directory)
     assert ended.code == 7, ended.err
@@ -366,7 +305,7 @@ def test_a_reset_that_does_not_succeed_is_tried_again_with_a_limit(
 def test_a_warmup_that_fails_ends_the_run_at_once(
     hitlab: Hitlab, server: MisbehavingServer, job: Job
 ) -> None:
-    directory = job(service={"timeout_seconds": 1.0})
+    directory = job()
     # Whatever comes after the reset and does not stream is a warmup or a probe of the reset.
     server.instead[RESET] = from_here("/v1/completions", answers(500, b'{"error":"no"}'))
     ended, measurement = run(hitlab, directory)
