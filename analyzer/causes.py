@@ -53,7 +53,7 @@ def _fewer(difference: LedgerDifference, seen: Circumstances) -> str:
     """The first ledger is higher; usually the counters, which see all traffic and see it at admission."""
     tokens = -difference.tokens
     if difference.first == "counters" and _counted_again(seen):
-        return "requests that waited for free blocks were counted again on each scheduling retry"
+        return _again(seen)
     if seen.unanswered and difference.second == "cached_tokens":
         return (
             f"{seen.unanswered} failed or repeated attempts: the engine counted tokens that no answer reports"
@@ -76,6 +76,12 @@ def _fewer(difference: LedgerDifference, seen: Circumstances) -> str:
 def _counted_again(seen: Circumstances) -> bool:
     waited = seen.waiting_peak is None or seen.waiting_peak > 0
     return (seen.before("0.27.1") and waited) or (seen.before("0.11.1") and bool(seen.preemptions))
+
+
+def _again(seen: Circumstances) -> str:
+    cause = "requests that waited for free blocks were counted again on each scheduling retry"
+    sampled = seen.waiting_peak is not None or seen.preemptions
+    return cause if sampled else f"{cause} (whether any waited was not sampled)"
 
 
 def _more_hits(difference: LedgerDifference, seen: Circumstances) -> str:
@@ -127,8 +133,8 @@ def _of_prediction(difference: LedgerDifference, seen: Circumstances) -> str:
             "the engine found less than its blocks allow: another match unit, other block sizes in the pool, "
             "or the cache was emptied meanwhile"
         )
-    if difference.tokens < 0 and _counted_again(seen):
-        return "requests that waited for free blocks were counted again on each scheduling retry"
+    if difference.tokens < 0 and difference.first == "counters" and _counted_again(seen):
+        return _again(seen)
     if difference.tokens == 0:
         return "the ranks differ though the sums agree: requests were served by other ranks than they were sent to"
     if seen.external_hits and difference.first in INCLUDES_EXTERNAL:

@@ -40,10 +40,11 @@ def _ledger_rows(analysis: dict[str, Any]) -> list[tuple[str, str]]:
     against: dict[str, list[str]] = {}
     for difference in ledgers["differences"]:
         first, second = difference["between"]
-        by_rank = "".join(f", rank {rank} {tokens:+,}" for rank, tokens in difference["by_dp"].items())
-        against.setdefault(second, []).append(
-            f"{difference['tokens']:+,} {difference['quantity']} against {first}{by_rank}"
-        )
+        tokens, quantity = difference["tokens"], difference["quantity"]
+        # Ranks are told where only they differ; the analysis has them all.
+        by_rank = [f"rank {rank} {change:+,}" for rank, change in difference["by_dp"].items()]
+        change = f"{tokens:+,}" if tokens else ", ".join(by_rank)
+        against.setdefault(second, []).append(f"{change} {quantity} against {first}")
     if analysis["actual"]["global_hit_rate"] is None:
         against.setdefault("cached_tokens", ["the counters give no rate"])
     predicted = ledgers["prediction"]["total"]["hits"]

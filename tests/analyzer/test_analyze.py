@@ -9,6 +9,7 @@ import pytest
 
 from analyzer.analyze import analyze_measurement
 from analyzer.offline import analyze_scrapes
+from analyzer.report import performance_report
 from contract.errors import ArtifactError, ExitCode
 from contract.records import REQUEST_SCHEMA, to_batch
 from contract.streams import TableStream
@@ -175,3 +176,17 @@ def test_records_of_other_data_are_refused(make: Make) -> None:
     made.write(records)
     with pytest.raises(ArtifactError, match="position 999"):
         analyze_measurement(made.manifest, FIRST)
+
+
+@pytest.mark.parametrize("kind", ["cold-2", "warmup-2"])
+def test_a_run_that_ended_before_its_first_answer(make: Make, kind: str) -> None:
+    made = make(kind)
+    made.write([], after=False, status="interrupted", load=None, settled=None)
+    document = analyze_measurement(made.manifest, FIRST).document
+    assert document["actual"]["failed_requests"] == len(made.rows)
+    assert document["actual"]["client"]["reason"] == "no request was answered"
+    assert document["prediction"]["hit_tokens"] is None
+    report = performance_report(made.manifest, FIRST)
+    assert set(report["metrics"].values()) == {None}
+    assert report["failures"] == {"attempts": {}, "not_sent": len(made.rows)}
+    assert report["common"]["Benchmark Duration"] == {"total": None}

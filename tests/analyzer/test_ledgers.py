@@ -90,7 +90,10 @@ def test_an_old_engine_that_let_requests_wait_counted_them_again(make: Make) -> 
         "Hit Rate by Computed Prompt Tokens",
         "Hit Rate by Prediction",
     ]
-    assert "-160 hits against counters, rank 1 -160" in rows["Hit Rate by Cached Tokens of Answers"]
+    assert (
+        "; -500 queries against counters; -160 hits against counters)"
+        in rows["Hit Rate by Cached Tokens of Answers"]
+    )
     warned = {warning["code"]: warning.get("message", "") for warning in document["warnings"]}
     assert "scheduling retry" in warned["HIT_TOKENS_DIFFER"]
 
@@ -170,7 +173,12 @@ def test_ranks_that_swapped_their_tokens_do_not_agree(make: Make) -> None:
     counters = made.counters()
     counters[0]["hits"] += 16
     counters[1]["hits"] -= 16
-    difference = analysed(made, None, counters)["ledgers"]["differences"][0]
+    document = analysed(made, None, counters)
+    difference = document["ledgers"]["differences"][0]
+    assert (
+        "rank 0 -16, rank 1 +16 hits against counters"
+        in dict(result_rows(document))["Hit Rate by Prediction"]
+    )
     assert (difference["tokens"], difference["by_dp"]) == (0, {"0": -16, "1": 16})
     assert "other ranks" in difference["cause"]
 
