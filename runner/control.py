@@ -59,7 +59,8 @@ class ControlClient:
 
     def scrape(self) -> Scrape:
         """Fetch and read the metrics now."""
-        texts = fetch(self.engine.metrics_urls, api_key=self._api_key or None, timeout_seconds=self._timeout)
+        pages = fetch(self.engine.metrics_urls, api_key=self._api_key or None, timeout_seconds=self._timeout)
+        texts = [self._redact(page) for page in pages]
         snapshot = read_snapshot(
             texts,
             model=self.engine.model,
@@ -92,7 +93,7 @@ class ControlClient:
         except requests.RequestException as error:
             raise ServiceError(f"{url}: {self._redact(' '.join(str(error).split()))}") from error
         try:
-            body = response.json()
+            body = self._redact.document(response.json())
         except requests.JSONDecodeError:
             body = None
         return Answer(response.status_code, body, self._redact(response.text))

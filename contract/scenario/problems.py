@@ -9,6 +9,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from contract.errors import ScenarioError
+from contract.redaction import MASK
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,8 @@ _EXPECTED = {
 
 
 def _message(detail: ErrorDetails, model: type[BaseModel]) -> str:
-    kind, context, found = detail["type"], detail.get("ctx", {}), show(detail["input"])
+    kind, context = detail["type"], detail.get("ctx", {})
+    found = MASK if "api_key" in detail["loc"] else show(detail["input"])
     if kind == "extra_forbidden":
         return _unknown_field(detail["loc"], model)
     if kind == "missing":

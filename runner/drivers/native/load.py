@@ -343,7 +343,7 @@ class _ClosedLoop:
             prompt_tokens=answer.prompt_tokens,
             completion_tokens=answer.completion_tokens,
             cached_tokens=answer.cached_tokens,
-            finish_reason=answer.finish_reason,
+            finish_reason=self._presentable(answer.finish_reason),
         )
 
     def _presentable(self, text: str | None) -> str | None:
