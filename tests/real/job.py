@@ -18,6 +18,10 @@ HITLAB = Path(sys.executable).with_name("hitlab")
 MIXED = {"mode": "truncated_normal", "min": 200, "max": 2000, "mean": 900, "std": 500}
 
 
+LEDGERS = ("counters", "by_source", "cached_tokens", "computed", "prediction")
+"""What the engine counted in four ways, and the block-exact model."""
+
+
 def scenario(engine: RunningEngine, tokenizer: Path, folder: Path, **sections: Any) -> Path:
     document: dict[str, Any] = {
         "run": {"run_id": "real", "output_dir": str(folder / "outputs")},
@@ -82,6 +86,10 @@ def assert_equal_to_the_token(analysis: dict[str, Any], directory: RunDirectory)
         expected = sum(row["theoretical_hit_tokens"] for row in rows if row["dp_rank"] == rank)
         assert actual["by_dp"][str(rank)]["hits"] == expected
         assert analysis["theory"]["dp"][str(rank)]["hit_tokens"] == expected
+    for name in LEDGERS:
+        assert analysis["ledgers"][name]["total"]["hits"] == theory, name
+        assert analysis["ledgers"][name]["total"]["queries"] == planned, name
+    assert analysis["ledgers"]["agree"] is True
     assert analysis["agreement"]["hits_equal"] is True
     assert analysis["agreement"]["queries_equal"] is True
     assert analysis["status"] == "complete"

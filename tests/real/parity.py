@@ -10,7 +10,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -190,7 +190,7 @@ def cases(facts: Facts, seed: int, count: int, *, deep: bool = False) -> list[Ca
             rank = draw.choice([str(facts.ranks), "-1", "99"])
             return Case(COMPLETIONS, {**plain, **stream}, {"X-data-parallel-rank": rank})
         if where < 0.85 and facts.chats:
-            wrong = draw.choice(
+            wrong: dict[str, Any] = draw.choice(
                 [{"model": "nobody"}, {"messages": []}, {"max_tokens": 0}, {"max_tokens": longest + 1}]
             )
             return Case(CHAT, {**chat, **stream, **wrong})
@@ -323,6 +323,18 @@ def simulator_for(facts: Facts, tokenizer: Path, *, blocks_per_rank: int | None 
     )
 
 
+def same(real: Answer, simulated: Answer) -> bool:
+    """Equal, but for one thing: a loaded engine may send all tokens of a short answer in its last event."""
+    if replace(real, shape=None) != replace(simulated, shape=None):
+        return False
+    if real.shape == simulated.shape:
+        return True
+    if not real.content_type.startswith("text/event-stream") or not set(real.shape) < set(simulated.shape):
+        return False
+    lacking = set(simulated.shape) - set(real.shape)
+    return all('"finish_reason": "NoneType"' in kind and '"role"' not in kind for kind in lacking)
+
+
 @dataclass(frozen=True)
 class Compared:
     """What two engines did with the same requests.
@@ -359,7 +371,7 @@ def compare(real: str, simulated: str, made: list[Case]) -> Compared:
     for number, case in enumerate(made):
         one, other = ask(real, case), ask(simulated, case)
         answers.append(one)
-        if one != other:
+        if not same(one, other):
             differing.append(
                 f"{number} {case.path} {str(case.body)[:150]} {case.headers}\n  {one}\n  {other}"
             )

@@ -14,11 +14,12 @@ import pyarrow.parquet as pq
 import pytest
 import requests
 
+from contract.rows import read_rows
 from contract.run_directory import MeasurementDirectory, RunDirectory
 from contract.scrapes import split_scrapes
 from tests.real.conftest import SMALL_POOL_BLOCKS
 from tests.real.engine import RunningEngine
-from tests.real.job import HITLAB, assert_equal_to_the_token, hitlab, prepare, run, scenario
+from tests.real.job import HITLAB, LEDGERS, assert_equal_to_the_token, hitlab, prepare, run, scenario
 from tests.real.parity import cases, compare, facts_of, reset, samples, simulator_for
 
 REQUESTS = 240
@@ -117,6 +118,52 @@ def test_a_second_run_without_reset_is_recognised_as_contaminated(
     assert all(
         finding["tokens"] > 0 for finding in findings_of(directory) if finding["code"] == "CONTAMINATED"
     )
+
+
+def test_what_the_pool_cannot_hold_is_predicted_to_the_token(
+    served_engine: RunningEngine, qwen_directory: Path, tmp_path: Path
+) -> None:
+    path = scenario(
+        served_engine,
+        qwen_directory,
+        tmp_path,
+        requests={
+            "count": 80,
+            "input_length": {"mode": "truncated_normal", "min": 400, "max": 1500},
+            "output_length": {"mode": "uniform", "min": 1, "max": 40},
+        },
+        prefix_cache={
+            "mode": "cold",
+            "target_hit_rate": 0.5,
+            "groups": {"count": 10},
+            "order": {"strategy": "global_shuffle"},
+        },
+        # What is evicted beside running requests is a matter of timing; alone it is not.
+        driver={"kind": "native", "concurrency": 1},
+    )
+    directory = prepare(path)
+    analysis = run(path, directory)
+    theory = sum(row["theoretical_hit_tokens"] for row in read_rows(directory.full))
+    actual = analysis["actual"]["global_hits"]
+    print(
+        f"[eviction] theory {theory}, predicted {analysis['prediction']['hit_tokens']}, actual {actual} hit tokens"
+    )
+    assert 0 < actual < 0.9 * theory, "the pool must be what decides"
+    assert {name: analysis["ledgers"][name]["total"]["hits"] for name in LEDGERS} == dict.fromkeys(
+        LEDGERS, actual
+    )
+    assert analysis["prediction"]["requests"] == {
+        "predicted": 80,
+        "compared": 80,
+        "equal": 80,
+        "differing": [],
+    }
+    assert analysis["prediction"]["model"]["blocks_per_rank"] == {
+        "0": SMALL_POOL_BLOCKS,
+        "1": SMALL_POOL_BLOCKS,
+    }
+    assert [cause["tokens"] for cause in analysis["prediction"]["theory"]["causes"]] == [actual - theory]
+    assert [finding["code"] for finding in findings_of(directory)] == ["KV_CAPACITY"]
 
 
 def test_the_simulator_evicts_what_the_engine_evicts(served_engine: RunningEngine) -> None:
