@@ -255,23 +255,31 @@ def test_another_tokenizer_than_the_engines_is_found(
     assert "to the engine's own tokenizer" in ended.err
 
 
-def test_assumed_empty_cache_goes_on_with_a_warning(hitlab: Hitlab, write_scenario: WriteScenario) -> None:
+def test_an_assumed_empty_cache_is_believed_once_and_contaminated_the_second_time(
+    hitlab: Hitlab, write_scenario: WriteScenario
+) -> None:
     from simulator.config import SimulatorConfig
     from simulator.process import start_simulator
 
     with start_simulator(SimulatorConfig(block_size=16, dev_mode=False)) as simulator:
-        path = write_scenario(simulator.url)
+        path = write_scenario(simulator.url, service={"assume_empty_cache": True})
         directory = prepared(hitlab, path)
         ended = hitlab("run", "--scenario", path)
+        assert ended.code == 0
+        assert "WARNING: ASSUME_EMPTY_CACHE" in ended.err
+        analysis = assert_equal_to_the_token(directory)
+        assert [warning["code"] for warning in analysis["warnings"]] == ["ASSUME_EMPTY_CACHE"]
+        assert analysis["validation"]["status"] == "PASS_WITH_WARNING"
+
+        ended = hitlab("run", "--scenario", path)
+        assert ended.code == 0
+        found = [warning["code"] for warning in analysis_of(directory)["warnings"]]
+        assert found.count("CONTAMINATED") == 2, "by the probes, and by the warmup"
+        assert "HIT_TOKENS_DIFFER" in found
+
+        ended = hitlab("run", "--scenario", write_scenario(simulator.url))
         assert ended.code == 4
         assert "VLLM_SERVER_DEV_MODE=1" in ended.err
-        path = write_scenario(simulator.url, service={"assume_empty_cache": True})
-        ended = hitlab("run", "--scenario", path)
-    assert ended.code == 0
-    assert "WARNING: ASSUME_EMPTY_CACHE" in ended.err
-    analysis = assert_equal_to_the_token(directory)
-    assert [warning["code"] for warning in analysis["warnings"]] == ["ASSUME_EMPTY_CACHE"]
-    assert analysis["validation"]["status"] == "PASS_WITH_WARNING"
 
 
 def test_an_unreachable_target_is_a_warning(
