@@ -24,6 +24,7 @@ from runner.formal import FormalPhase, run_formal_phase
 from runner.lock import engine_lock
 from runner.preflight import Preflight, PreflightError, preflight
 from runner.prepared import PreparedData
+from runner.prometheus_target import published
 from runner.reset import reset_cache
 from runner.settle import Settled, quiet_scrape, settled_scrape
 from runner.warmup import contamination, warm_up
@@ -76,6 +77,11 @@ class _Record:
     def find(self, finding: Finding | None) -> None:
         if finding is not None:
             self.update(findings=[*self.state.findings, finding])
+            self.mention(finding)
+
+    def mention(self, finding: Finding | None) -> None:
+        """A warning about watching the run. It is no finding: the verdict has nothing to do with it."""
+        if finding is not None:
             self.events.write("warning", **finding.model_dump(mode="json"))
             LOGGER.warning("%s: %s", finding.code, finding.message)
 
@@ -137,7 +143,9 @@ def measure(
             redact=redact,
         )
         try:
-            _run_phases(scenario, prepared, client, directory, record, api_key, stop, progress)
+            with published(engine, manifest.directory, directory) as unseen:
+                record.mention(unseen)
+                _run_phases(scenario, prepared, client, directory, record, api_key, stop, progress)
         except (StoppedRun, KeyboardInterrupt) as error:
             record.end_early("interrupted", STOPPED)
             raise StoppedRun(directory) from error
