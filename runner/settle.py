@@ -5,6 +5,7 @@ import time
 from dataclasses import dataclass
 
 from contract.measurement import Finding
+from enginemetrics.difference import subtract
 from enginemetrics.settling import is_idle, same_counters, settling
 from runner.control import ControlClient, Scrape
 
@@ -66,7 +67,11 @@ def settled_scrape(
             return Settled(current, True, None)
         foreign = state.missing is not None and state.missing < 0
         unchanged = previous is not None and same_counters(previous.snapshot, current.snapshot)
-        if time.monotonic() > deadline or stop.is_set() or (foreign and unchanged):
+        broken = bool(subtract(baseline.snapshot, current.snapshot).findings)
+        hopeless = unchanged and (
+            foreign or broken
+        )  # waiting mends neither foreign traffic nor a restarted engine
+        if hopeless or time.monotonic() > deadline or stop.is_set():
             code = "FOREIGN_TRAFFIC" if foreign else "COUNTERS_NOT_SETTLED"
             tokens = abs(state.missing) if state.missing is not None else None
             return Settled(current, False, Finding(code=code, message=state.reason, tokens=tokens))
