@@ -1,0 +1,146 @@
+"""What every warning code means and what to do about it: one place for the report, dashboards and documents."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class WarningText:
+    """For a reader who sees the code for the first time."""
+
+    meaning: str
+    advice: str
+
+
+WARNING_TEXTS: Mapping[str, WarningText] = {
+    "TARGET_UNREACHABLE": WarningText(
+        "No order and no choice of prefixes gives the hit rate that was asked for, with these lengths and groups. The "
+        "data was built for the nearest rate that can be reached.",
+        "Ask for a rate inside the reachable range, or change what limits it: longer inputs, fewer groups, more "
+        "requests, a smaller block size.",
+    ),
+    "TARGET_DEVIATION": WarningText(
+        "The hit rate that the data was built for is farther from the target than validation.target_warning_pp.",
+        "Look at the reachable range of the scenario with hitlab inspect; a target inside it, or more requests, brings "
+        "the two together.",
+    ),
+    "ACTUAL_DEVIATION": WarningText(
+        "What the engine counted is farther from theory than validation.actual_warning_pp.",
+        "Read the other warnings and the causes beside the ledgers first: they say in tokens what is missing and why.",
+    ),
+    "OVERSHOOT": WarningText(
+        "On its way to the end the planned cumulative hit rate is for a while above the target.",
+        "Nothing is wrong with the final rate. A run that is stopped early shows a rate that is too high; more requests "
+        "or another order make the way smoother.",
+    ),
+    "OVERSHOOT_NOT_PROVEN_SMALLEST": WarningText(
+        "The search for the smoothest plan was cut short, so one with a smaller overshoot may exist.",
+        "Nothing is wrong with the final rate; fewer requests or groups let the search finish.",
+    ),
+    "FALL": WarningText(
+        "The planned cumulative hit rate falls somewhere on its way instead of rising steadily.",
+        "Nothing is wrong with the final rate; another order or more requests make the way smoother.",
+    ),
+    "ASSUME_EMPTY_CACHE": WarningText(
+        "The cache was not reset before the run, because service.assume_empty_cache says that it is empty. What earlier "
+        "traffic left there counts as hits.",
+        "Configure service.reset_url (vLLM mounts the route with VLLM_SERVER_DEV_MODE=1), or restart the engine before "
+        "each run.",
+    ),
+    "CONTAMINATED": WarningText(
+        "The cache held blocks of earlier traffic when the run began. Hits on them are counted, but are not in theory.",
+        "Reset the cache or restart the engine, external tiers included, then measure again.",
+    ),
+    "KV_CAPACITY": WarningText(
+        "Shared prefixes and running requests together need more KV cache than a rank has, so prefixes may be evicted "
+        "before they are used again.",
+        "Lower the concurrency, the number of groups or the lengths, or give the engine more KV cache. If eviction is "
+        "what you want to see, compare with the prediction: it replays the same cache.",
+    ),
+    "DROPS_LAST_BLOCK": WarningText(
+        "The engine leaves the last matched block of each request out, as vLLM does with EAGLE or MTP speculation.",
+        "Expect one block less per hit than theory says, or measure without speculation.",
+    ),
+    "UNEXPECTED_HITS": WarningText(
+        "A prompt that was sent twice hit another number of tokens than its full blocks hold. The engine's unit of a hit "
+        "is not the one the data was built for.",
+        "Set tokenizer.block_size to the unit in which this engine finds prefixes, and prepare again.",
+    ),
+    "ENGINE_NOT_IDLE": WarningText(
+        "The engine did not come to rest before the load, so the first scrape may miss tokens that were under way.",
+        "Stop other traffic to the engine, then measure again.",
+    ),
+    "FOREIGN_TRAFFIC": WarningText(
+        "The counters show more tokens than the answers of this run: somebody else used the engine meanwhile.",
+        "Take the hit rate from the answers (cached_tokens), or measure again on an engine that serves nobody else.",
+    ),
+    "COUNTERS_NOT_SETTLED": WarningText(
+        "The counters never showed all tokens that were answered. The last scrape is incomplete, or some requests were "
+        "not counted.",
+        "Look at the engine's log for preempted, aborted or retried requests; measure again.",
+    ),
+    "AFTER_SCRAPE_MISSING": WarningText(
+        "The engine gave no metrics after the load, so nothing is known from its counters.",
+        "Look at the engine's log: did it end or hang? What the answers reported is kept.",
+    ),
+    "RUN_CUT_SHORT": WarningText(
+        "The run ended without finishing: it was killed, ran out of memory or disk, or the machine went down.",
+        "What had been recorded is analysed; measure again for a whole result.",
+    ),
+    "NOT_MEASURABLE": WarningText(
+        "The engine's counters give no hit rate for this run.",
+        "Read the reason; what the answers reported (cached_tokens) may still give one.",
+    ),
+    "QUERY_TOKENS_DIFFER": WarningText(
+        "The ledgers do not count the same number of input tokens, so they do not describe the same traffic.",
+        "See the cause beside the ledgers: other traffic, failed or repeated requests, or counters that leave some out.",
+    ),
+    "HIT_TOKENS_DIFFER": WarningText(
+        "Theory, prediction and the ledgers of the engine do not agree to the token on what hit.",
+        "See the causes beside the ledgers and where the curve of actual leaves the curve of theory.",
+    ),
+    "REQUESTS_FAILED": WarningText(
+        "Some requests failed or were never sent. What they would have left in the cache is missing, so their own theory "
+        "and that of the rest of their lanes is void.",
+        "See the errors, remove their cause, and measure again; rates of this run are those of the requests that got "
+        "through.",
+    ),
+    "PROMETHEUS_CANNOT_REACH": WarningText(
+        "Prometheus cannot reach the engine's metrics page, so the dashboards show nothing of this run.",
+        "Only dashboards are concerned; the measurement scrapes by itself. Give the engine an address that Prometheus can "
+        "reach.",
+    ),
+    "COUNTER_WENT_BACKWARDS": WarningText(
+        "A counter was lower after the load than before: the engine restarted, or another process answered.",
+        "Scrape each API server and rank by itself (service.metrics_urls), keep the engine running, measure again.",
+    ),
+    "HITS_EXCEED_QUERIES": WarningText(
+        "More hits than queries: the two scrapes were not taken at rest.",
+        "Measure again, and scrape when the engine is idle.",
+    ),
+    "RANKS_CHANGED": WarningText(
+        "The two scrapes show different data-parallel ranks.",
+        "Keep the same engine over the whole run; name every rank's page in service.metrics_urls.",
+    ),
+    "ENGINE_RESTARTED": WarningText(
+        "The engine restarted between the two scrapes, so cache and counters began anew.",
+        "Look at the engine's log for why, then measure again.",
+    ),
+    "COUNTER_CHANGED": WarningText(
+        "The two scrapes come from counters of different names or units, so no difference can be taken.",
+        "Take both scrapes from one version of the engine.",
+    ),
+}
+
+
+def warning_message(warning: Mapping[str, Any]) -> str:
+    """What an entry of `warnings` says about this run, without its code (reference 4.5 has three kinds of entries)."""
+    if "message" in warning:
+        return str(warning["message"])
+    if "difference_pp" in warning:
+        return f"{warning['difference_pp']:.2f} pp"
+    return (
+        f"{warning['requested_target_hit_rate']:.2%} asked for, {warning['reachable_min']:.2%} to "
+        f"{warning['reachable_max']:.2%} reachable"
+    )
