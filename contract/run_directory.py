@@ -92,6 +92,10 @@ class MeasurementDirectory:
         return self.root / "after.prom"
 
     @property
+    def engine_log(self) -> Path:
+        return self.root / "engine.log"
+
+    @property
     def requests(self) -> Path:
         return self.root / "requests.parquet"
 
@@ -110,6 +114,10 @@ class MeasurementDirectory:
     @property
     def analysis(self) -> Path:
         return self.root / "analysis.json"
+
+    @property
+    def report(self) -> Path:
+        return self.root / "report.html"
 
 
 def create_run_directory(

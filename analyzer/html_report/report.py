@@ -1,0 +1,200 @@
+"""`report.html`: a measurement on one page that needs nothing beside itself."""
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from analyzer.html_report import charts, page, series, text
+from analyzer.html_report.drawing import Chart, draw
+from analyzer.html_report.histogram import histogram
+from analyzer.measurements import read_measurement
+from analyzer.performance import Performance, measure_performance
+from analyzer.request_table import RequestTable, request_table
+from contract.documents import read_document, whole_file
+from contract.errors import ArtifactError
+from contract.manifest import Manifest
+from contract.measurement import Measurement
+from contract.run_directory import MeasurementDirectory
+
+FOLDER = Path(__file__).parent
+
+
+def write_report(
+    manifest: Manifest, directory: MeasurementDirectory, requests: RequestTable | None = None
+) -> Path:
+    """Write `report.html` of a measurement that has been analysed, from what lies in its directory alone.
+
+    `requests` saves reading them again. Equal input gives equal bytes. Raises ArtifactError.
+    """
+    html = render(manifest, directory, requests)
+    with whole_file(directory.report) as file:
+        file.write(html.encode())
+    return directory.report
+
+
+def render(manifest: Manifest, directory: MeasurementDirectory, requests: RequestTable | None = None) -> str:
+    """The page. Raises ArtifactError when the analysis is missing or unreadable."""
+    analysis = read_document(directory.analysis, "analysis")
+    measurement = read_measurement(directory) if directory.measurement.is_file() else None
+    no_requests = None
+    if requests is None:
+        try:
+            requests = request_table(manifest.directory.full, directory)
+        except ArtifactError:
+            no_requests = (
+                "two saved scrapes were analysed, which hold no requests"
+                if measurement is None
+                else "no request was recorded; the run ended before its load"
+            )
+    performance = _performance(directory, requests, measurement)
+    style = (FOLDER / "report.css").read_text(encoding="utf-8")
+    context: dict[str, Any] = {
+        "style": Markup(style),  # noqa: S704 - our own file
+        "policy": _policy(style),
+        "run_id": analysis["run_id"],
+        "stamp": directory.stamp,
+        "status": analysis["status"],
+        "measurement": measurement,
+        "verdict": page.verdict(analysis),
+        "result_table": page.result_table(analysis),
+        "ledger_table": page.ledger_table(analysis),
+        "caveats": analysis["prediction"].get("caveats", []),
+        "warnings": page.shown_warnings(analysis),
+        "no_requests": no_requests,
+        "main_charts": _drawn(_request_charts(analysis, requests)),
+        "failed": _failed(directory, requests),
+        "failed_count": analysis["actual"].get("failed_requests"),
+        "void_count": analysis["actual"].get("void_requests"),
+        "first_token_chart": _drawn([_first_tokens(requests)]),
+        "latency_charts": _drawn(_latency_charts(directory, requests, performance)),
+        "latency_table": page.latency_table(performance, no_requests),
+        "load_table": page.load_table(performance, measurement),
+        "engine_charts": _drawn([_engine(directory, measurement)]),
+        "no_samples": _why_no_samples(measurement),
+        "group_table": page.group_table(analysis, manifest.document),
+        "rank_table": page.rank_table(analysis),
+        "phase_table": page.phase_table(measurement),
+        "check_table": page.check_table(measurement),
+        "facts": page.facts(manifest, measurement, directory.stamp),
+        "steps": page.steps(manifest, measurement, directory),
+    }
+    return _environment().get_template("report.html.j2").render(context)
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(FOLDER),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["grouped"] = text.grouped
+    return environment
+
+
+def _policy(style: str) -> str:
+    """Nothing is loaded and nothing runs: only this style sheet applies."""
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    return f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+
+
+def _drawn(found: Sequence[Chart | None]) -> list[dict[str, Any]]:
+    return [
+        {
+            "chart": chart,
+            "wide": draw(chart.wide, label=f"{chart.title}. {chart.description}"),
+            "narrow": chart.narrow and draw(chart.narrow, label=f"{chart.title}. {chart.description}"),
+        }
+        for chart in found
+        if chart is not None
+    ]
+
+
+def _request_charts(analysis: dict[str, Any], requests: RequestTable | None) -> list[Chart | None]:
+    if requests is None or not requests.count:
+        return []
+    curve = series.cumulative(requests)
+    failed = ~requests.answered
+    return [
+        charts.cumulative_chart(curve, analysis["requested_target_hit_rate"], failed, requests.void),
+        charts.ahead_chart(curve),
+    ]
+
+
+def _first_tokens(requests: RequestTable | None) -> Chart | None:
+    return None if requests is None else charts.first_token_chart(series.first_tokens(requests))
+
+
+def _performance(
+    directory: MeasurementDirectory, requests: RequestTable | None, measurement: Measurement | None
+) -> Performance | None:
+    if requests is None:
+        return None
+    load = measurement.load if measurement else None
+    return measure_performance(
+        requests,
+        directory,
+        streamed=load.stream if load else bool((requests.attempts.chunks > 0).any()),
+        wall_seconds=load.wall_seconds if load else None,
+    )
+
+
+def _latency_charts(
+    directory: MeasurementDirectory, requests: RequestTable | None, performance: Performance | None
+) -> list[Chart | None]:
+    found: list[Chart | None] = []
+    for name in series.LATENCIES:
+        summary = performance.summaries[name] if performance else None
+        if requests is not None and summary is not None:
+            pieces = series.latencies(requests, directory, name)
+            counted = histogram(pieces, summary.minimum, summary.median, summary.maximum, summary.count)
+            found.append(charts.latency_chart(name, summary, counted))
+    return found
+
+
+def _failed(directory: MeasurementDirectory, requests: RequestTable | None) -> dict[str, Any] | None:
+    if requests is None or not (failures := requests.attempts.failures()):
+        return None
+    return {
+        "kinds": failures,
+        "attempts": series.failed_attempts(directory),
+        "total": sum(failures.values()),
+    }
+
+
+def _engine(directory: MeasurementDirectory, measurement: Measurement | None) -> Chart | None:
+    if measurement is None or not measurement.phases:
+        return None
+    samples = series.engine_samples(directory)
+    began = page.moment(measurement.started_at)
+
+    def since(moment: str) -> float:
+        return (page.moment(moment) - began).total_seconds()
+
+    phases = [
+        (phase.name, since(phase.started_at), since(phase.finished_at))
+        for phase in measurement.phases
+        if phase.finished_at is not None
+    ]
+    load = next((phase for phase in measurement.phases if phase.name == "formal"), None)
+    return None if load is None else charts.engine_chart(samples, since(load.started_at), phases)
+
+
+def _why_no_samples(measurement: Measurement | None) -> str:
+    if measurement is None:
+        return "two saved scrapes were analysed; nothing was sampled"
+    if measurement.service["poll_interval_seconds"] == 0:
+        return "service.poll_interval_seconds is 0, so nothing was sampled"
+    failures = (
+        f"; {measurement.kv_polling_failures} samples failed" if measurement.kv_polling_failures else ""
+    )
+    return (
+        f"the load was over before the first sample (service.poll_interval_seconds is "
+        f"{measurement.service['poll_interval_seconds']:g}){failures}"
+    )
