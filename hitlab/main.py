@@ -9,7 +9,7 @@ import typer
 
 from contract.documents import unwritable
 from contract.errors import ExitCode, HitLabError
-from hitlab.commands import analyze, inspect, prepare, report, run, sim, validate
+from hitlab.commands import analyze, inspect, prepare, report, run, sim, validate, watch
 from hitlab.signals import end_on_sigterm, interruptible
 from hitlab.terminal import Terminal, print_error
 
@@ -45,7 +45,7 @@ def options(
     context.obj = Terminal(quiet=quiet, debug=debug)
 
 
-for module in (inspect, prepare, validate, run, analyze, report):
+for module in (inspect, prepare, validate, run, analyze, report, watch):
     app.command(name=module.__name__.rsplit(".", 1)[1], help=module.__doc__)(interruptible(module.command))
 app.command(
     name="sim",

@@ -1,0 +1,142 @@
+"""Which measurements lie under a folder of artifacts, and what their runs have said so far."""
+
+import logging
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from contract.events import has_writer
+from contract.run_directory import MANIFEST_SUFFIX, MeasurementDirectory, RunDirectory
+
+LOGGER = logging.getLogger("hitlab.watch")
+
+DEPTH = 4
+"""How deep run directories may lie under the artifacts; output_dir may have folders of its own."""
+
+SILENCE_SECONDS = 10.0
+"""A run that has not written for so long is asked whether it is still there. Not earlier: asking takes a lock for a
+moment, which a run that is just opening its log must not meet."""
+
+
+@dataclass(frozen=True)
+class FoundMeasurement:
+    """`result/runs/<stamp>/` of a run directory whose manifest is there. Equal ones are the same on disk."""
+
+    run: RunDirectory
+    measurement: MeasurementDirectory
+
+    @property
+    def identity(self) -> tuple[str, str]:
+        return self.run.run_id, self.measurement.stamp
+
+
+def find_measurements(artifacts: Path) -> list[FoundMeasurement]:
+    """All measurements that a run has made, newest first. Symbolic links are not followed, hidden folders not entered.
+
+    Entries under `runs/` without events (an offline pair of scrapes) are no runs.
+    """
+    found = [
+        FoundMeasurement(run, MeasurementDirectory(run.runs / name))
+        for run in _run_directories(artifacts, DEPTH)
+        for name in _folders(run.runs)
+        if (run.runs / name / "events.jsonl").is_file()
+    ]
+    return sorted(found, key=lambda item: (item.measurement.stamp, item.run.run_id), reverse=True)
+
+
+def _run_directories(folder: Path, depth: int) -> Iterator[RunDirectory]:
+    names = _folders(folder)
+    if "result" in names:
+        for manifest in sorted((folder / "result").glob(f"*{MANIFEST_SUFFIX}")):
+            yield RunDirectory(folder, manifest.name.removesuffix(MANIFEST_SUFFIX))
+            return
+    if depth:
+        for name in names:
+            yield from _run_directories(folder / name, depth - 1)
+
+
+def _folders(folder: Path) -> list[str]:
+    """Names of real folders in it; none when it is not there (any more)."""
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(
+                entry.name
+                for entry in entries
+                if entry.is_dir(follow_symlinks=False) and not entry.name.startswith(".")
+            )
+    except OSError:
+        return []
+
+
+class RunEvents:
+    """The events of one measurement, read on from where the last reading ended."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+        self._gone = False
+        self.events: list[dict[str, Any]] = []
+
+    def read(self, now: float) -> bool:
+        """Take in what is new; returns whether anything is. A line that is still being written waits for its end.
+
+        Args:
+            now: the time of day, to tell a silent run from one that has ended without a word.
+        """
+        try:
+            status = self._path.stat()
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                content = file.read()
+        except OSError as error:
+            LOGGER.warning("%s: cannot be read (%s)", self._path, error.strerror)
+            return False
+        whole = content[: content.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        for line in whole.splitlines():
+            event = _event(line)
+            if event is None:
+                LOGGER.warning("%s: a line is no event: %.80r", self._path, line)
+            else:
+                self.events.append(event)
+        if whole:
+            self._gone = False
+        elif not self.ended and now - status.st_mtime > SILENCE_SECONDS:
+            self._gone = not has_writer(self._path)
+            return self._gone
+        return bool(whole)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the run is over: it said so, or nobody writes for it any more."""
+        return self._gone or any(event["event"] == "run_finished" for event in self.events)
+
+    @property
+    def last_time(self) -> float | None:
+        """Of the last event, epoch seconds."""
+        return event_time(self.events[-1]) if self.events else None
+
+
+_TEXTS = {"phase_started": ("phase",), "phase_finished": ("phase",), "warning": ("code", "message")}
+"""Kind of event -> its fields that others rely on."""
+
+
+def _event(line: bytes) -> dict[str, Any] | None:
+    """The event, when it has all that its kind has; a damaged line must not end a service."""
+    try:
+        event = orjson.loads(line)
+        event_time(event)
+        whole = all(isinstance(event[name], str) for name in ("event", *_TEXTS.get(event["event"], ())))
+    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
+        return None
+    return event if whole else None
+
+
+def event_time(event: dict[str, Any]) -> float:
+    """Epoch seconds."""
+    return datetime.fromisoformat(event["time"]).timestamp()
