@@ -327,7 +327,7 @@ class EngineMetrics:
             "kv_cache_layout": None,
             "kv_cache_max_concurrency": per_rank_tokens / config.max_model_len,
             "kv_cache_memory_bytes": None,
-            # One rank's tokens, but the blocks of all ranks: so says the real engine behind one API server.
+            # One rank's tokens, but the blocks of all ranks: so says the real engine behind one API server or several.
             "kv_cache_size_tokens": per_rank_tokens,
             "kv_offloading_backend": "native",
             "kv_offloading_size": None,
