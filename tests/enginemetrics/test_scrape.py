@@ -7,7 +7,8 @@ import pytest
 from contract.errors import ServiceError
 from enginemetrics.scrape import fetch
 
-OK = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: 4\r\n\r\na 1\n"
+# The server below closes after every answer; a client that is not told might send its next request into that.
+OK = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: 4\r\n\r\na 1\n"
 
 
 @contextmanager
