@@ -42,6 +42,25 @@ class WarmupRecord(_Part):
     cached_tokens: int | None = None
 
 
+class ContainerRecord(_Part):
+    """The container of a managed engine: enough to start the same engine again, and no secret.
+
+    `image_digest` is what a registry knows the image by; null for one that was built on the spot, which `image_id` tells
+    apart. `env_from` are names: the values are never written. `reused`: it was there already (engine.keep).
+    """
+
+    name: str
+    image: str
+    image_id: str
+    image_digest: str | None
+    command: list[str]
+    environment: dict[str, str]
+    env_from: list[str]
+    configuration_sha256: str
+    startup_seconds: float | None
+    reused: bool
+
+
 class EngineRecord(_Part):
     """Which engine answered. URLs as used, without credentials."""
 
@@ -54,6 +73,7 @@ class EngineRecord(_Part):
     max_model_len: int | None
     block_size: int | None
     num_gpu_blocks: list[int | None]
+    container: ContainerRecord | None = None
 
 
 class LoadRecord(_Part):

@@ -123,6 +123,8 @@ def measure(
     ):
         check_artifacts(manifest, progress)
         directory = manifest.directory.new_measurement()
+        if engine.log_to is not None:
+            engine.log_to(directory.engine_log)
         config = effective_config(scenario)
         first = Measurement(
             status="running",
@@ -280,4 +282,5 @@ def _engine_record(engine: Engine, checked: Preflight) -> EngineRecord:
         max_model_len=checked.max_model_len,
         block_size=first.block_size if first else None,
         num_gpu_blocks=[config.num_gpu_blocks if config else None for config in configs],
+        container=engine.container,
     )

@@ -1,6 +1,7 @@
 """Reading a scenario file: JSON or YAML to a checked `Scenario` with absolute paths, or every problem at once."""
 
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -202,6 +203,10 @@ def resolve_paths(document: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     def absolute(value: str) -> str:
         return str((folder / Path(value).expanduser()).resolve())
 
+    def absolute_as_written(value: str) -> str:
+        """Symbolic links stay: a mount has to be found in the container at the path that its user names."""
+        return os.path.normpath(folder / Path(value).expanduser())
+
     def corpus_path(value: str) -> str:
         return value if value.startswith(BUILTIN) else absolute(value)
 
@@ -232,6 +237,11 @@ def resolve_paths(document: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         for name in (overrides if isinstance(overrides, dict) else ())
         for length in ("input_length", "output_length")
     ]
+    mounts = _at(resolved, ("engine", "mounts"))
+    if isinstance(mounts, list):
+        resolved["engine"]["mounts"] = [
+            absolute_as_written(item) if isinstance(item, str) and item else item for item in mounts
+        ]
     for location, function in change:
         parent = _at(resolved, location[:-1])
         if isinstance(parent, dict) and isinstance(parent.get(location[-1]), str) and parent[location[-1]]:

@@ -6,7 +6,7 @@ refused everywhere. Keys that belong to another mode of the same length object a
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 PositiveInt = Annotated[int, Field(ge=1)]
@@ -231,10 +231,44 @@ class Multimodal(Section):
     scenarios: list[Literal["single_1080p", "multi_720p_5"]] = ["single_1080p"]
 
 
-class Engine(Section):
-    """Where the engine comes from. Model, ranks and block size are not repeated here."""
+VLLM_FLAGS_OF_THE_SCENARIO = {
+    "--model": "tokenizer.path",
+    "--served-model-name": "service.model",
+    "--data-parallel-size": "service.dp_size",
+    "-dp": "service.dp_size",
+    "--block-size": "tokenizer.block_size",
+    "--revision": "tokenizer.revision",
+    "--trust-remote-code": "tokenizer.trust_remote_code",
+    "--enable-prefix-caching": "always on",
+    "--no-enable-prefix-caching": "always on",
+    "--host": "chosen by HitLab",
+    "--port": "chosen by HitLab",
+    "--uds": "chosen by HitLab",
+    "--ssl-keyfile": "chosen by HitLab",
+    "--ssl-certfile": "chosen by HitLab",
+    "--api-key": "engine.env_from: [VLLM_API_KEY]",
+    "--hf-token": "engine.env_from: [HF_TOKEN]",
+}
+"""Flags of `vllm serve` that a scenario says elsewhere, and where; the rest belongs into `engine.args`."""
 
-    kind: Literal["external", "simulator"] = "external"
+
+def _vllm_arguments(value: list[str]) -> list[str]:
+    for item in value:
+        flag = item.partition("=")[0]
+        place = VLLM_FLAGS_OF_THE_SCENARIO.get(flag.replace("_", "-"))
+        if place:
+            raise PydanticCustomError(
+                "vllm_args",
+                "must not hold {flag}: {place}",
+                {"flag": flag, "place": f"set {place}" if "." in place else f"it is {place}"},
+            )
+    return value
+
+
+class Engine(Section):
+    """Where the engine comes from. Model, served name, ranks and block size are not repeated here."""
+
+    kind: Literal["external", "simulator", "vllm"] = "external"
     blocks_per_rank: Annotated[int, Field(ge=2)] = Field(
         16384, description="simulator: KV-cache blocks of each rank, one of them a placeholder as in vLLM."
     )
@@ -245,6 +279,36 @@ class Engine(Section):
         0, description="simulator: output tokens per second of one request; 0 = at once."
     )
     speed_factor: Annotated[float, Field(gt=0)] = Field(1.0, description="simulator: divides every delay.")
+    image: NonEmptyText | None = Field(
+        None, description="vllm: container image; default HITLAB_VLLM_IMAGE, else vLLM's own for CUDA."
+    )
+    gpus: Literal["all"] | NonNegativeInt | list[NonEmptyText | NonNegativeInt] | None = Field(
+        None, description="vllm: how many, which (indices or UUIDs), or all. Default: all that Docker offers."
+    )
+    devices: list[Annotated[str, Field(pattern=r"^/dev/[^:]+$")]] = Field(
+        [], description="vllm: other accelerators' device files, such as /dev/davinci0."
+    )
+    args: Annotated[list[str], AfterValidator(_vllm_arguments)] = Field(
+        [], description="vllm: further arguments of `vllm serve`, each an item of its own."
+    )
+    env_from: list[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]] = Field(
+        [], description="vllm: names of variables that the engine gets from the runner's environment."
+    )
+    mounts: list[NonEmptyText] = Field(
+        [], description="vllm: further files and folders it may read, at the same path inside."
+    )
+    shm_size: Annotated[str, Field(pattern=r"^[1-9][0-9]*[kmg]$")] = Field(
+        "8g", description="vllm: size of /dev/shm, through which the processes of a rank talk."
+    )
+    kv_cache_gib: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="vllm: KV cache of each rank's workers; default: what vLLM finds room for."
+    )
+    startup_timeout_seconds: Annotated[float, Field(gt=0)] = Field(
+        1800, description="vllm: longest wait for a healthy engine, the pull of the image not counted."
+    )
+    keep: bool = Field(
+        False, description="vllm: leave the engine running, for the next run with the same configuration."
+    )
 
 
 class Driver(Section):

@@ -10,7 +10,8 @@ import typer
 from rich.console import Console
 
 from contract.errors import ExitCode, ScenarioError
-from contract.run_directory import MeasurementDirectory
+from contract.progress import Progress
+from contract.run_directory import MeasurementDirectory, RunDirectory
 from contract.scenario import Scenario, load_scenario
 from hitlab.arguments import ScenarioPath
 from hitlab.signals import stop_on_signals
@@ -37,7 +38,7 @@ def command(
         typer.Option(
             "--engine",
             metavar="KIND",
-            help="external or simulator, instead of engine.kind.",
+            help="external, simulator or vllm, instead of engine.kind.",
             show_default=False,
         ),
     ] = None,
@@ -55,7 +56,11 @@ def command(
     terminal: Terminal = context.obj
     loaded, overrides = with_overrides(load_scenario(scenario), engine=engine, driver=driver)
     prepared = find_prepared(scenario, loaded, manifest)
-    with stop_on_signals() as stop, running_engine(loaded) as target, terminal.progress() as progress:
+    with (
+        terminal.progress() as progress,
+        running_engine(loaded, scenario, prepared.manifest.directory, progress) as target,
+        stop_on_signals() as stop,  # the innermost: an engine of ours is started and ended without its clock
+    ):
         measured = measure(loaded, prepared, target, overrides=overrides, stop=stop, progress=progress)
     if measure_only:
         print(measured.root)
@@ -97,7 +102,7 @@ def with_overrides(
     """The scenario with the command line's choices, and which they were."""
     overrides: dict[str, Any] = {}
     for option, value, section, kinds in (
-        ("--engine", engine, "engine", ("external", "simulator")),
+        ("--engine", engine, "engine", ("external", "simulator", "vllm")),
         ("--driver", driver, "driver", ("native",)),
     ):
         if value is None:
@@ -111,7 +116,9 @@ def with_overrides(
 
 
 @contextmanager
-def running_engine(scenario: Scenario) -> Iterator[Any]:
+def running_engine(
+    scenario: Scenario, path: Path, directory: RunDirectory, progress: Progress
+) -> Iterator[Any]:
     """The engine of the scenario, started where it is ours to start, stopped at the end of the block."""
     from contract.redaction import service_api_key
     from runner.engines.external import external_engine
@@ -119,6 +126,13 @@ def running_engine(scenario: Scenario) -> Iterator[Any]:
 
     if scenario.engine.kind == "external":
         yield external_engine(scenario.service)
+        return
+    if scenario.engine.kind == "vllm":
+        from runner.engines.vllm import managed_engine
+
+        folder = path.resolve().parent
+        with managed_engine(scenario, directory, scenario_folder=folder, progress=progress) as engine:
+            yield engine
         return
     from simulator.options import checked_config
     from simulator.process import start_simulator

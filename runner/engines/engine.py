@@ -1,11 +1,19 @@
 """An engine to measure, wherever it comes from."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+
+from contract.measurement import ContainerRecord
 
 
 @dataclass(frozen=True)
 class Engine:
-    """The addresses of an engine that is there. `reset_url` None: it offers no reset."""
+    """The addresses of an engine that is there. `reset_url` None: it offers no reset.
+
+    Of an engine in a container of ours also what runs there, and `log_to`: told a file, it leaves its log there when
+    the run is over.
+    """
 
     kind: str
     inference_url: str
@@ -13,6 +21,8 @@ class Engine:
     reset_url: str | None
     model: str
     ranks: int
+    container: ContainerRecord | None = None
+    log_to: Callable[[Path], None] | None = None
 
     @property
     def base_url(self) -> str:

@@ -1,0 +1,138 @@
+"""The Docker engine, and its errors as lines a user can act on."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from contract.errors import ServiceError
+from contract.progress import Progress
+
+API_TIMEOUT_SECONDS = 60
+
+REFUSALS = (
+    (
+        (
+            r"could not select device driver|nvidia-container-cli|unknown or invalid runtime|unresolvable CDI devices"
+            r"|failed to discover GPU vendor"
+        ),
+        (
+            "engine.gpus: Docker cannot hand on GPUs here ({0}); install the NVIDIA Container Toolkit, "
+            "or use an image for the CPU with engine.gpus 0"
+        ),
+    ),
+    (
+        r"error gathering device information .*\"([^\"]+)\"",
+        "engine.devices: {1} is not on the Docker host; remove it",
+    ),
+    (r"exec.*\bvllm\b.*not found", "engine.image: {image} has no `vllm` command; name an image of vLLM's"),
+    (
+        r"network \S+ not found",
+        "HITLAB_NETWORK: Docker has no such network ({0}); start the stack (make up) or unset it",
+    ),
+    (
+        r"bind source path does not exist: (\S+)",
+        "{1} is not on the Docker host; mounts need the same path there",
+    ),
+    (r"no space left on device", "the Docker host's disk is full ({0}); free space (docker system prune)"),
+)
+
+
+def docker_client() -> Any:
+    """A connection to the Docker engine that the environment names. Raises ServiceError when there is none."""
+    try:
+        import docker
+    except ImportError as error:
+        raise ServiceError(
+            "engine.kind vllm: the Docker SDK for Python is not installed; pip install 'hitlab[stack]'"
+        ) from error
+    try:
+        return docker.from_env(timeout=API_TIMEOUT_SECONDS)
+    except docker.errors.DockerException as error:
+        raise no_docker(error) from error
+
+
+def no_docker(error: Exception) -> ServiceError:
+    text = " ".join(str(error).split())
+    if "Permission denied" in text:
+        return ServiceError(
+            "engine.kind vllm: Docker's socket may not be opened by this user; join the group docker, or run as root"
+        )
+    return ServiceError(
+        f"engine.kind vllm: no Docker engine answers ({text[:160]}); install or start Docker, "
+        "or use --engine simulator or external"
+    )
+
+
+@contextmanager
+def told_in_one_line(image: str) -> Iterator[None]:
+    """Docker's refusals inside the block become ServiceErrors."""
+    import docker
+    import requests
+
+    try:
+        yield
+    except docker.errors.APIError as error:
+        raise ServiceError(refusal_line(str(error.explanation or error), image)) from error
+    except (docker.errors.DockerException, requests.RequestException) as error:
+        raise no_docker(error) from error
+
+
+def refusal_line(said: str, image: str) -> str:
+    said = " ".join(said.split())
+    for pattern, line in REFUSALS:
+        found = re.search(pattern, said, re.IGNORECASE)
+        if found:
+            return line.format(said[:160], *found.groups(), image=image)
+    return f"engine.image {image}: Docker refuses to start it: {said[:300]}"
+
+
+def present_image(client: Any, image: str, progress: Progress) -> Any:
+    """The image; it is pulled only when it is not there. Raises ServiceError when it cannot be had."""
+    import docker
+
+    with told_in_one_line(image):
+        try:
+            return client.images.get(image)
+        except docker.errors.ImageNotFound:
+            return _pulled(client, image, progress)
+
+
+def _pulled(client: Any, image: str, progress: Progress) -> Any:
+    import docker
+
+    try:
+        _pull(client, image, progress)
+        return client.images.get(image)
+    except docker.errors.APIError as error:
+        reason = " ".join(str(error.explanation or error).split())[:200]
+        raise ServiceError(
+            f"engine.image: {image} is not on the Docker host and cannot be pulled ({reason}); "
+            "correct the name, or bring the image there (docker load, make images)"
+        ) from error
+
+
+def _pull(client: Any, image: str, progress: Progress) -> None:
+    import docker
+
+    repository, tag = docker.utils.parse_repository_tag(image)
+    layers: dict[str, tuple[int, int]] = {}
+    label = f"Pull {image}"
+    progress(label, 0, None)
+    for event in client.api.pull(repository, tag=tag or "latest", stream=True, decode=True):
+        if "error" in event:
+            raise docker.errors.APIError(str(event["error"]), explanation=str(event["error"]))
+        detail = event.get("progressDetail") or {}
+        if event.get("status") == "Downloading" and detail.get("total"):
+            layers[event["id"]] = (int(detail["current"]), int(detail["total"]))
+            progress(label, *(sum(column) for column in zip(*layers.values(), strict=True)))
+
+
+def digest_of(image: Any) -> str | None:
+    """What a registry knows the image by. None: it was built or loaded here and never pushed."""
+    digests = image.attrs.get("RepoDigests") or []
+    return str(digests[0]) if digests else None
+
+
+def offers_gpus(client: Any) -> bool:
+    return "nvidia" in (client.info().get("Runtimes") or {})
