@@ -18,6 +18,7 @@ from analyzer.actual import (
 from analyzer.causes import Circumstances, likely_cause, version_caveat
 from analyzer.engine_cache import engine_cache
 from analyzer.engine_version import parse_version
+from analyzer.html_report.report import write_report
 from analyzer.kv_usage import kv_polling
 from analyzer.ledgers import (
     NAMES,
@@ -57,7 +58,8 @@ class Analysis:
 
 
 def analyze_measurement(manifest: Manifest, stamp: str, progress: Progress = silent) -> Analysis:
-    """Analyse `result/runs/<stamp>/`. The analysis of the latest complete one also becomes that of the run directory.
+    """Analyse `result/runs/<stamp>/` and write its report.html. The analysis of the latest complete one also becomes that
+    of the run directory.
 
     Nothing of an earlier analysis is read, so analysing again gives the same document.
     """
@@ -71,6 +73,7 @@ def analyze_measurement(manifest: Manifest, stamp: str, progress: Progress = sil
         if stamp == latest_complete(manifest):
             write_document(manifest.directory.analysis, document)
             path = manifest.directory.analysis
+        write_report(manifest, directory)
         log.info("analysed %s: %s", stamp, document["agreement"])
     return Analysis(document, path, *_ending(document))
 

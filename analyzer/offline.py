@@ -16,6 +16,7 @@ from analyzer.analyze import (
     warnings,
 )
 from analyzer.engine_cache import engine_cache
+from analyzer.html_report.report import write_report
 from analyzer.ledgers import unknown_ledger
 from analyzer.scrapes import ScrapePair, load_scrape, metrics_part, pair
 from contract.analysis import manifest_validation, prepared_analysis
@@ -32,7 +33,10 @@ NO_RECORDS = "two scrapes hold no requests; only a run of HitLab records them"
 
 
 def analyze_scrapes(manifest: Manifest, baseline: Path, after: Path, progress: Progress = silent) -> Analysis:
-    """Analyse a pair of scrapes as a new entry under `runs/`. It never takes the place of a complete measurement."""
+    """Analyse a pair of scrapes as a new entry under `runs/`, with its report.html.
+
+    It never takes the place of a complete measurement.
+    """
     with command_log(manifest.directory.log("analyze"), Redactor()) as log:
         check_artifacts(manifest, progress)
         service = manifest.effective_config["service"]
@@ -48,6 +52,7 @@ def analyze_scrapes(manifest: Manifest, baseline: Path, after: Path, progress: P
         if not current.is_file() or read_document(current, "analysis").get("status") != "complete":
             write_document(current, document)
             path = current
+        write_report(manifest, directory)
         log.info("analysed %s and %s: %s", baseline, after, document["agreement"])
     reason = document["actual"]["reason"]
     if document["actual"]["global_hit_rate"] is None:

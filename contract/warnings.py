@@ -108,8 +108,8 @@ WARNING_TEXTS: Mapping[str, WarningText] = {
     ),
     "PROMETHEUS_CANNOT_REACH": WarningText(
         "Prometheus cannot reach the engine's metrics page, so the dashboards show nothing of this run.",
-        "Only dashboards are concerned; the measurement scrapes by itself. Give the engine an address that Prometheus can "
-        "reach.",
+        "Only dashboards are concerned; the measurement scrapes by itself. Give the engine an address that Prometheus "
+        "reaches.",
     ),
     "COUNTER_WENT_BACKWARDS": WarningText(
         "A counter was lower after the load than before: the engine restarted, or another process answered.",
