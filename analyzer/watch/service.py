@@ -122,7 +122,10 @@ class Watch:
         )
 
     def reports(self) -> Sequence[tuple[str, str]]:
-        """Path and title of every report (or analysis, where there is none), newest first. May be called from another thread."""
+        """Path and title of every report (where there is none, of the analysis), newest first.
+
+        May be called from another thread.
+        """
         found = []
         for item in list(self._followed):
             files = (item.measurement.report, item.measurement.analysis)

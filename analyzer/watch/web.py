@@ -115,6 +115,7 @@ class _Server(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     server: _Server
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
     server_version = "hitlab"
     sys_version = ""
     timeout = SOCKET_SECONDS
