@@ -1,6 +1,7 @@
 """Run directories with events, without an engine."""
 
 import json
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -40,6 +41,15 @@ def whole_run(*warnings: dict[str, Any]) -> list[dict[str, Any]]:
 def write_events(directory: MeasurementDirectory, events: Sequence[dict[str, Any]]) -> None:
     with directory.events.open("a", encoding="utf-8") as file:
         file.writelines(json.dumps(item) + "\n" for item in events)
+
+
+@pytest.fixture(autouse=True)
+def logger() -> Iterator[None]:
+    """The command sets its logger up for a process of its own; here it is put back."""
+    logger = logging.getLogger("hitlab.watch")
+    before = logger.handlers, logger.propagate, logger.level
+    yield
+    logger.handlers, logger.propagate, logger.level = before
 
 
 @pytest.fixture
