@@ -15,7 +15,7 @@ from analyzer.performance import Summary
 
 Spec = dict[str, Any]
 
-WIDE, NARROW = 1000, 470
+WIDE, NARROW = 1000, 380
 """Widths of the plots in pixels: across the page, and in half of it or on a phone."""
 RANK_COLOURS = 8
 """Beyond this many ranks lines cannot be told apart: their range and mean are drawn."""
@@ -23,6 +23,9 @@ SPOT_PIXELS = 6
 CROWD = 500
 """From this many requests on a dot's colour says how many it stands for."""
 SMALLEST_RATE_SPAN = 0.02
+COUNTS = ",d"
+FEWEST_COUNTED = 4
+"""An axis of counts reaches at least so far, so that its ticks are whole numbers."""
 _LABEL_PIXELS = 7.0
 
 
@@ -111,7 +114,7 @@ def _requests_axis(count: int, width: int) -> Spec:
         "request",
         "requests, in final order",
         scale={"domain": [1, max(count, 2)], "nice": False},
-        axis={"format": ",d", "tickCount": width // 100, "tickMinStep": 1},
+        axis={"format": COUNTS, "tickCount": width // 100, "tickMinStep": 1},
     )
 
 
@@ -185,7 +188,7 @@ def ahead_chart(curve: Cumulative) -> Chart | None:
             "mark": {"type": "line", "interpolate": "step-after", "aria": False, "stroke": "var(--actual)"},
             "encoding": {
                 "x": _requests_axis(curve.theory.size, width),
-                "y": _quantitative("tokens", "tokens", axis={"format": "~s", "tickCount": 4}),
+                "y": _quantitative("tokens", "tokens", axis={"format": COUNTS, "tickCount": 4}),
             },
         }
 
@@ -316,7 +319,7 @@ def latency_chart(name: str, summary: Summary, found: Histogram) -> Chart:
         "encoding": {
             "x": x,
             "x2": {"field": "high"},
-            "y": _quantitative("count", "values", axis={"format": ",d", "tickCount": 4, "tickMinStep": 1}),
+            "y": _quantitative("count", "values", axis={"format": COUNTS, "tickCount": 4, "tickMinStep": 1}),
             "y2": {"datum": 0},
             "description": {"field": "tip"},
         },
@@ -386,8 +389,8 @@ def engine_chart(
     end = max(float(samples.elapsed_seconds.max()) + load_began, *(finish for _, _, finish in phases))
     panels = [
         ("KV cache usage", samples.kv_cache_usage, ".0%"),
-        ("requests running", samples.running, "~s"),
-        ("requests waiting", samples.waiting, "~s"),
+        ("requests running", samples.running, COUNTS),
+        ("requests waiting", samples.waiting, COUNTS),
     ]
     known = [panel for panel in panels if np.isfinite(panel[1]).any()]
     if not known:
@@ -463,14 +466,11 @@ def _panel(
     if not last:
         x["axis"] = {"title": None, "labels": False, "ticks": False}
     layers = [_phase_bands(phases, x), *([_phase_names(phases, end, width)] if first else [])]
+    peak = float(np.nanmax(values))
+    highest = max(peak, FEWEST_COUNTED) if axis_format == COUNTS else max(peak, 1e-3)
     y = _quantitative(
-        "value",
-        title,
-        scale={"domainMin": 0},
-        axis={"format": axis_format, "tickCount": 4, "tickMinStep": 1 if axis_format == "~s" else None},
+        "value", title, scale={"domain": [0, highest]}, axis={"format": axis_format, "tickCount": 4}
     )
-    if axis_format != "~s":
-        y["axis"].pop("tickMinStep")
     draw_lines = _lines_of_ranks if len(samples.ranks) <= RANK_COLOURS else _range_of_ranks
     layers += draw_lines(samples, values, load_began, width, x, y)
     return {"width": width, "height": height, "layer": layers}

@@ -401,7 +401,9 @@ def moment(text: str) -> datetime:
 Facts = list[tuple[str, Cell]]
 
 
-def facts(manifest: Manifest, measurement: Measurement | None, stamp: str) -> Facts:
+def facts(
+    analysis: Mapping[str, Any], manifest: Manifest, measurement: Measurement | None, stamp: str
+) -> Facts:
     """What was measured with what: everything that another run must share to be comparable."""
     document, config = manifest.document, manifest.effective_config
     offline = "two saved scrapes were analysed; nothing was run"
@@ -432,15 +434,7 @@ def facts(manifest: Manifest, measurement: Measurement | None, stamp: str) -> Fa
             if engine
             else Cell(None, before_engine),
         ),
-        (
-            "KV blocks per rank",
-            Cell(
-                _blocks(engine.num_gpu_blocks),
-                None if _blocks(engine.num_gpu_blocks) else "the engine does not tell it",
-            )
-            if engine
-            else Cell(None, before_engine),
-        ),
+        ("KV blocks per rank", _blocks(analysis["prediction"].get("model", {}).get("blocks_per_rank"))),
         ("data-parallel ranks", Cell(grouped(config["service"]["dp_size"]))),
         (
             "load",
@@ -471,12 +465,12 @@ def facts(manifest: Manifest, measurement: Measurement | None, stamp: str) -> Fa
     return found
 
 
-def _blocks(counts: Sequence[int | None]) -> str | None:
-    if not counts or any(count is None for count in counts):
-        return None
-    different = set(counts)
-    numbers = [count for count in counts if count is not None]
-    return grouped(numbers[0]) if len(different) == 1 else ", ".join(map(grouped, numbers))
+def _blocks(per_rank: Mapping[str, int] | None) -> Cell:
+    """As the prediction reads the engine's labels: they mean one rank in some versions, and all in others."""
+    if not per_rank:
+        return Cell(None, "the engine does not tell it in its metrics")
+    different = sorted(set(per_rank.values()))
+    return Cell(", ".join(map(grouped, different)))
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,7 @@ def render(manifest: Manifest, directory: MeasurementDirectory, requests: Reques
         "rank_table": page.rank_table(analysis),
         "phase_table": page.phase_table(measurement),
         "check_table": page.check_table(measurement),
-        "facts": page.facts(manifest, measurement, directory.stamp),
+        "facts": page.facts(analysis, manifest, measurement, directory.stamp),
         "steps": page.steps(manifest, measurement, directory),
     }
     return _environment().get_template("report.html.j2").render(context)
