@@ -10,6 +10,8 @@ from analyzer.html_report.thinning import Floats, Integers
 MOST_BINS, FEWEST_BINS = 40, 8
 WIDE_SPREAD = 20
 """When the largest value is this many times the median, bins grow geometrically: else all would be in the first."""
+_RESOLUTION = 1e-9
+"""Times that differ by less are the same: no clock tells them apart, and bins between them would have no width."""
 _DOWN_TO = 1000
 """Geometric bins begin at the median divided by this; the first holds what is shorter, too."""
 
@@ -37,8 +39,8 @@ def is_wide(median: float, high: float) -> bool:
 
 
 def _edges(low: float, median: float, high: float, bins: int) -> tuple[Floats, bool]:
-    if high <= low:
+    if high - low < _RESOLUTION * max(1.0, high):
         return np.array([low * 0.95, max(high * 1.05, low * 0.95 + 1e-3)]), False
     if is_wide(median, high):
-        return np.geomspace(max(low, median / _DOWN_TO), high, bins + 1), True
+        return np.geomspace(max(low, median / _DOWN_TO, _RESOLUTION), high, bins + 1), True
     return np.linspace(low, high, bins + 1), False

@@ -1,6 +1,7 @@
 """Thinning keeps what a reader looks for: first, last, and every extreme."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -99,3 +100,12 @@ def test_a_long_tail_gets_geometric_bins() -> None:
     values = np.concatenate([np.full(1000, 10.0), [1000.0]])
     assert histogram([values], 10.0, 10.0, 1000.0, values.size).logarithmic
     assert not histogram([values / values], 1.0, 1.0, 1.0, values.size).logarithmic
+
+
+@pytest.mark.parametrize(
+    "values", [[0.0], [0.0, 5e-324], [0.0, 1.0, 5e-324], [3.0, 3.0], [1e6, np.nextafter(1e6, 2e6)]]
+)
+def test_times_that_are_all_but_equal_still_have_bins(values: list[float]) -> None:
+    found = histogram([np.array(values)], min(values), float(np.median(values)), max(values), len(values))
+    assert int(found.counts.sum()) == len(values)
+    assert (np.diff(found.edges) > 0).all()
