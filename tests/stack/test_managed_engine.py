@@ -22,7 +22,7 @@ from contract.rows import read_rows
 from contract.run_directory import RunDirectory
 
 HITLAB = Path(sys.executable).with_name("hitlab")
-IMAGE = os.environ.get("VLLM_CPU_IMAGE", "vllm-cpu:dev")
+IMAGE = os.environ.get("VLLM_CPU_IMAGE", "vllm-cpu")
 SECRET = "canary-3f1d"  # noqa: S105 - planted, to be looked for
 RANKS = 2
 LENGTHS = {"mode": "truncated_normal", "min": 150, "max": 1500, "mean": 700, "std": 400}
