@@ -24,6 +24,9 @@ from contract.run_directory import RunDirectory
 HITLAB = Path(sys.executable).with_name("hitlab")
 IMAGE = os.environ.get("VLLM_CPU_IMAGE", "vllm-cpu")
 SECRET = "canary-3f1d"  # noqa: S105 - planted, to be looked for
+HITLAB_IMAGE = os.environ.get("HITLAB_IMAGE", "hitlab")
+SOCKET = Path("/var/run/docker.sock")
+RUN_ID = "test-managed-engine"
 RANKS = 2
 LENGTHS = {"mode": "truncated_normal", "min": 150, "max": 1500, "mean": 700, "std": 400}
 KEPT = {"image": IMAGE, "args": ["--enforce-eager", "--max-model-len", "4096"], "keep": True}
@@ -60,13 +63,16 @@ def model_directory(client: Any, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 
 def managed(client: Any) -> list[Any]:
-    found: list[Any] = client.containers.list(all=True, filters={"label": "com.hitlab.managed=true"})
-    return found
+    """Those of these tests: nobody else's engine is any business of theirs."""
+    found = client.containers.list(
+        all=True, filters={"label": "com.hitlab.managed=true"}, ignore_removed=True
+    )
+    return [container for container in found if container.labels["com.hitlab.run"].startswith(f"{RUN_ID}_")]
 
 
 def write_scenario(folder: Path, **sections: Any) -> Path:
     document: dict[str, Any] = {
-        "run": {"run_id": "stack", "output_dir": str(folder / "outputs")},
+        "run": {"run_id": RUN_ID, "output_dir": str(folder / "outputs")},
         "tokenizer": {"path": "builtin:demo", "block_size": 32},
         "corpus": {"path": "builtin:word-problems"},
         "requests": {"count": 40, "input_length": LENGTHS, "output_length": {"mode": "fixed", "value": 4}},
@@ -248,3 +254,84 @@ def starting(client: Any, folder: Path) -> subprocess.Popen[bytes]:
         assert time.monotonic() < patience
         time.sleep(0.2)
     return process
+
+
+# A command `vllm` that is the simulator, for what is not about the engine.
+STAND_IN = """#!/opt/hitlab/bin/python
+import os, sys
+value = lambda flag: sys.argv[sys.argv.index(flag) + 1]
+os.execv("/opt/hitlab/bin/hitlab", ["hitlab", "sim", "--host", "0.0.0.0", "--port", value("--port"),
+    "--model-name", value("--served-model-name"), "--ranks", value("--data-parallel-size"),
+    "--block-size", value("--block-size")])
+"""
+STAND_IN_DOCKERFILE = f"""FROM {HITLAB_IMAGE}
+COPY --chmod=755 vllm /opt/hitlab/bin/vllm
+LABEL com.hitlab.demo-model=/nowhere com.hitlab=true
+"""
+
+
+@pytest.fixture(scope="module")
+def stand_in_image(client: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("stand-in")
+    (folder / "vllm").write_text(STAND_IN)
+    (folder / "Dockerfile").write_text(STAND_IN_DOCKERFILE)
+    name = "hitlab-test-vllm:stand-in"
+    subprocess.run(["docker", "build", "--quiet", "--tag", name, folder], check=True, capture_output=True)
+    yield name
+    client.images.remove(name, force=True)
+
+
+@pytest.fixture(scope="module")
+def network(client: Any) -> Iterator[str]:
+    made = client.networks.create("hitlab-test-managed", labels={"com.hitlab": "true"})
+    yield made.name
+    made.remove()
+
+
+def test_runner_in_a_container_reaches_it_over_the_private_network(
+    client: Any, stand_in_image: str, network: str, tmp_path: Path
+) -> None:
+    path = write_scenario(
+        tmp_path, engine={"kind": "vllm", "image": stand_in_image, "env_from": ["STACK_SECRET"]}
+    )
+    directory = prepare(path)
+    command = [
+        *("docker", "run", "--rm", "--label", "com.hitlab=true", "--network", network),
+        *("--user", f"{os.getuid()}:{os.getgid()}", "--group-add", str(SOCKET.stat().st_gid)),
+        *("--volume", f"{SOCKET}:{SOCKET}", "--volume", f"{tmp_path}:{tmp_path}"),
+        *("--env", f"HITLAB_NETWORK={network}", "--env", "STACK_SECRET"),
+        *(HITLAB_IMAGE, "run", "--scenario", str(path), "--measure-only"),
+    ]
+    environment = {**os.environ, "STACK_SECRET": SECRET}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    (measured,) = directory.runs.iterdir()
+    assert str(measured) == done.stdout.strip()
+    measurement = json.loads((measured / "measurement.json").read_text())
+    assert measurement["status"] == "complete"
+    engine = measurement["engine"]
+    assert engine["inference_url"] == f"http://{engine['container']['name']}:8000/v1/completions"
+    assert measured.joinpath("engine.log").is_file()
+    assert managed(client) == []
+
+
+def test_absent_network_and_absent_gpu_runtime_are_one_line(
+    client: Any, stand_in_image: str, tmp_path: Path
+) -> None:
+    engine: dict[str, Any] = {"kind": "vllm", "image": stand_in_image}
+    path = write_scenario(tmp_path, engine=engine)
+    prepare(path)
+    done = hitlab("run", "--scenario", path, HITLAB_NETWORK="no-such-network")
+    assert done.returncode == 4
+    assert "HITLAB_NETWORK: Docker has no such network" in done.stderr
+    assert managed(client) == []
+    if "nvidia" not in client.info()["Runtimes"]:
+        path = write_scenario(tmp_path, engine={**engine, "gpus": 1})
+        done = hitlab("run", "--scenario", path)
+        assert done.returncode == 4
+        assert "engine.gpus: Docker cannot hand on GPUs here" in done.stderr
+    path = write_scenario(tmp_path, engine={**engine, "devices": ["/dev/davinci77"]})
+    done = hitlab("run", "--scenario", path)
+    assert done.returncode == 4
+    assert "engine.devices: /dev/davinci77 is not on the Docker host" in done.stderr
+    assert managed(client) == []

@@ -186,7 +186,10 @@ def _sweep(client: Any, wanted: str | None) -> tuple[Any, Claim] | None:
     import docker
 
     found: tuple[Any, Claim] | None = None
-    for container in client.containers.list(all=True, filters={"label": f"{MANAGED}=true"}):
+    # One that somebody else removes meanwhile is passed over.
+    for container in client.containers.list(
+        all=True, filters={"label": f"{MANAGED}=true"}, ignore_removed=True
+    ):
         labels = container.labels
         same = wanted is not None and labels.get(KEEP) == "true" and labels.get(CONFIGURATION) == wanted
         claim = claim_of(labels)

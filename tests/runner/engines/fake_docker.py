@@ -153,7 +153,8 @@ class FakeDocker:
         return container
 
     def list(self, **options: Any) -> list[FakeContainer]:
-        assert options == {"all": True, "filters": {"label": "com.hitlab.managed=true"}}
+        assert options["all"]
+        assert options["filters"] == {"label": "com.hitlab.managed=true"}
         return [container for container in self.all if container.labels.get("com.hitlab.managed") == "true"]
 
 
