@@ -15,9 +15,15 @@ from generator.summary import length_summary, route_counts, trajectory_summary
 from generator.version import plugin_version
 
 
-def inspect(scenario_path: Path) -> dict[str, Any]:
-    """Plan the scenario, leave an `inspected` manifest, and return the summary to show."""
+def inspect(scenario_path: Path, output_dir: Path | None = None) -> dict[str, Any]:
+    """Plan the scenario, leave an `inspected` manifest, and return the summary to show.
+
+    `output_dir` is used instead of the scenario's.
+    """
     scenario = load_scenario(scenario_path)
+    if output_dir is not None:
+        run = scenario.run.model_copy(update={"output_dir": str(output_dir.resolve())})
+        scenario = scenario.model_copy(update={"run": run})
     plan = build_plan(scenario)
     directory = create_run_directory(Path(scenario.run.output_dir), scenario.run.run_id)
     with command_log(directory.log("inspect"), Redactor(scenario.service.api_key)) as log:

@@ -9,7 +9,8 @@ import typer
 
 from contract.documents import unwritable
 from contract.errors import ExitCode, HitLabError
-from hitlab.commands import analyze, inspect, prepare, report, run, sim, validate, watch
+from hitlab.commands import analyze, demo, init, inspect, needs, prepare, report, run, sim, validate, watch
+from hitlab.secret_environment import load_secrets
 from hitlab.signals import end_on_sigterm, interruptible
 from hitlab.terminal import Terminal, print_error
 
@@ -45,7 +46,7 @@ def options(
     context.obj = Terminal(quiet=quiet, debug=debug)
 
 
-for module in (inspect, prepare, validate, run, analyze, report, watch):
+for module in (inspect, prepare, validate, run, analyze, report, watch, needs, demo, init):
     app.command(name=module.__name__.rsplit(".", 1)[1], help=module.__doc__)(interruptible(module.command))
 app.command(
     name="sim",
@@ -62,6 +63,7 @@ def main(arguments: list[str] | None = None) -> None:
     arguments = sys.argv[1:] if arguments is None else arguments
     debug = "--debug" in arguments
     try:
+        load_secrets()
         code = app(arguments, standalone_mode=False)
     except HitLabError as error:
         print_error(str(error))

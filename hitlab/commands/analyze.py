@@ -6,7 +6,9 @@ from typing import Annotated
 import typer
 
 from contract.errors import ScenarioError
+from contract.run_directory import MeasurementDirectory
 from hitlab.arguments import ManifestPath
+from hitlab.commands.run import show_result
 from hitlab.terminal import Terminal, print_json, print_warning
 
 
@@ -27,6 +29,9 @@ def command(
         Path | None,
         typer.Option("--after", metavar="FILE", help="Scrape after the load.", show_default=False),
     ] = None,
+    table: Annotated[
+        bool, typer.Option("--table", help="With --measurement: print what `run` prints instead of JSON.")
+    ] = False,
 ) -> int:
     from analyzer.analyze import analyze_measurement
     from analyzer.offline import analyze_scrapes
@@ -34,6 +39,10 @@ def command(
 
     terminal: Terminal = context.obj
     prepared = read_prepared_manifest(manifest)
+    if table and measurement is not None and baseline is None and after is None:
+        return show_result(manifest, MeasurementDirectory(prepared.directory.runs / measurement))
+    if table:
+        raise ScenarioError("analyze --table needs --measurement STAMP and nothing else")
     with terminal.progress() as progress:
         if measurement is not None and baseline is None and after is None:
             analysis = analyze_measurement(prepared, measurement, progress)
