@@ -5,7 +5,8 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-real lint format requirements
+.PHONY: help demo test test-real test-stack lint format requirements
+.PHONY: bench up watch down logs password clean images base-images
 
 SCENARIO := scenarios/quickstart.yaml
 STARTED := $(shell date +%s)
@@ -21,10 +22,26 @@ help:
 	@echo '  make format     let ruff put the files in order'
 	@echo '  make requirements  renew the pins in requirements/ from pyproject.toml'
 	@echo
+	@echo 'With Docker (Compose v2):'
+	@echo '  make bench SCENARIO=F  measure an engine with any scenario file; ends with the table and the report'
+	@echo '  make up         the demo with dashboards; PROFILE=cpu: on a real vLLM without a GPU'
+	@echo '  make watch      only Grafana, Prometheus and the reports, for runs of make bench'
+	@echo '  make logs       follow what the containers say'
+	@echo '  make password   print the password of Grafana (user admin)'
+	@echo '  make down       stop and remove containers, networks and volumes; ./artifacts stays'
+	@echo '  make clean      the same, and the images'
+	@echo '  make images     build the images now; make base-images: their bases, where no registry can be reached'
+	@echo '  make test-stack the tests that need Docker; installs and starts one on a bare Debian (as root)'
+	@echo
 	@echo 'Settings, as in `make demo PYTHON=python3.12`:'
 	@echo '  PYTHON          interpreter to build the environments with (3.11 or newer; now: $(PYTHON))'
 	@echo '  TORCH_INDEX     test-real: index that carries the CPU build of torch, where yours does not'
 	@echo '  PIP_FIND_LINKS  test-real: or a folder that holds its wheel'
+	@echo '  ENGINE, DRIVER  bench: instead of what the scenario says (external, simulator, vllm)'
+	@echo '  MODELS_DIR, DATA_DIR  bench: folders that the scenario reads from, besides its own'
+	@echo '  ARTIFACTS_DIR   bench, watch: where run directories go (./artifacts)'
+	@echo '  DEMO_MINUTES    up: how long the demo measures (5)'
+	@echo '  BASE_IMAGE, CA_BUNDLE, WHEELS, TORCH_INDEX  images: base, certificates, folder of wheels, index with torch'
 	@echo '  XDG_CACHE_HOME  test-real: keeps the environment in $${XDG_CACHE_HOME:-~/.cache}/hitlab'
 
 demo: .venv/ready
@@ -41,6 +58,10 @@ test-real: .venv-dev/ready
 	@.venv-dev/bin/pytest --capture=no tests/real
 	@$(took)
 
+test-stack: .venv-dev/ready
+	@docker/test-stack
+	@$(took)
+
 lint: .venv-dev/ready
 	@.venv-dev/bin/ruff check .
 	@.venv-dev/bin/ruff format --check .
@@ -51,6 +72,63 @@ format: .venv-dev/ready
 	@.venv-dev/bin/ruff check --fix .
 	@.venv-dev/bin/ruff format .
 	@$(took)
+
+export SCENARIO ENGINE DRIVER MODELS_DIR DATA_DIR
+
+# make ends with 2 whatever goes wrong; docker/bench ends with HitLab's own code.
+bench:
+	@docker/bench
+
+UP = $(if $(filter cpu,$(PROFILE)),runner-cpu grafana,runner grafana)
+up:
+	@docker/check
+	@docker compose --profile '*' up --build --detach $(UP)
+	@$(where_to_look)
+
+# What runs of `make bench` write belongs to whoever started them.
+watch:
+	@docker/check
+	@mkdir -p "$(or $(ARTIFACTS_DIR),artifacts)"
+	@export ARTIFACTS_DIR="$$(realpath "$(or $(ARTIFACTS_DIR),artifacts)")" HITLAB_USER="$$(id -u):$$(id -g)" \
+		PROMETHEUS_CONFIG=prometheus.yml; \
+	docker compose up --build --detach grafana prometheus analyzer
+	@$(where_to_look)
+
+where_to_look = echo "Grafana    http://127.0.0.1:$${GRAFANA_PORT:-3000} (user admin, make password)"; \
+	echo "Reports    http://127.0.0.1:$${ANALYZER_PORT:-9400}"; \
+	echo "Prometheus http://127.0.0.1:$${PROMETHEUS_PORT:-9090}"
+
+logs:
+	@docker compose --profile '*' logs --follow
+
+password:
+	@docker/check
+	@docker compose run --rm --no-TTY --no-deps --entrypoint cat init /secrets/grafana-admin-password
+	@echo
+
+# First the engines that a run left: Compose does not know them, and they hold its network.
+down:
+	@docker/check
+	@docker ps --all --quiet --filter label=com.hitlab.managed | xargs --no-run-if-empty docker rm --force >/dev/null
+	@docker compose --profile '*' down --volumes --remove-orphans
+
+clean: down
+	@docker images --quiet --filter label=org.opencontainers.image.licenses --filter reference='hitlab*' \
+		--filter reference='vllm-cpu*' | sort -u | xargs --no-run-if-empty docker rmi --force >/dev/null
+
+BUILD = docker build $(if $(BASE_IMAGE),--build-arg BASE_IMAGE="$(BASE_IMAGE)") \
+	--build-arg REVISION="$$(git rev-parse HEAD 2>/dev/null || echo unknown)" \
+	$(if $(CA_BUNDLE),--secret id=ca$(comma)src="$(CA_BUNDLE)") $(if $(WHEELS),--build-context wheels="$(WHEELS)")
+comma := ,
+images:
+	@docker/check
+	$(BUILD) --file images/hitlab/Dockerfile --tag "$${HITLAB_IMAGE:-hitlab}" .
+	$(BUILD) $(if $(TORCH_INDEX),--build-arg TORCH_INDEX="$(TORCH_INDEX)") \
+		--file images/vllm-cpu/Dockerfile --tag "$${VLLM_CPU_IMAGE:-vllm-cpu}" .
+
+base-images:
+	@docker/check
+	@images/base/make-base-images
 
 # Other pins: a new environment. Another pyproject.toml alone: only our own entry in it.
 %/ready: %/packages pyproject.toml
@@ -63,8 +141,11 @@ format: .venv-dev/ready
 	@$(find_python); \
 	echo "building $(@D) from $< with $$python"; \
 	"$$python" -m venv --clear $(@D); \
-	$(@D)/bin/pip install -qq --require-hashes --no-deps -r $<
+	$(@D)/bin/pip install -qq --require-hashes --no-deps -r $<; \
+	rm -f $(@D)/lib/python*/site-packages/urllib3_future.pth
 	@touch $@
+
+# urllib3_future.pth: a start-up hook of grafana-client's HTTP library that writes itself over urllib3 (images/hitlab).
 
 # Sets $python to an interpreter that is new enough and makes virtual environments: PYTHON, else one on the PATH.
 # Debian and Ubuntu keep what makes them (ensurepip) in a package of its own.
@@ -95,5 +176,6 @@ requirements:
 	@build/pip-tools/bin/pip install -qq pip-tools
 	@export CUSTOM_COMPILE_COMMAND='make requirements'; \
 	$(COMPILE) --extra dev --output-file requirements/dev.txt pyproject.toml; \
-	$(COMPILE) --constraint requirements/dev.txt --output-file requirements/base.txt pyproject.toml
+	$(COMPILE) --constraint requirements/dev.txt --output-file requirements/base.txt pyproject.toml; \
+	$(COMPILE) --constraint requirements/dev.txt --extra stack --output-file requirements/stack.txt pyproject.toml
 	@$(took)
