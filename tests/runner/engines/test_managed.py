@@ -405,9 +405,12 @@ def test_kept_engine_that_died_or_was_built_anew_is_replaced(managed: Managed, h
     assert host.all == [], "a dead engine is not kept"
     with managed(keep=True):
         pass
-    host.present["vllm:1"] = FakeImage(id="sha256:2")
+    host.all[0].die("ValueError: between two runs")
     with managed(keep=True):
         assert host.all == [host.made[2]]
+    host.present["vllm:1"] = FakeImage(id="sha256:2")
+    with managed(keep=True):
+        assert host.all == [host.made[3]]
 
 
 def test_kept_engine_in_use_is_not_shared_and_not_touched(managed: Managed, host: FakeDocker) -> None:
