@@ -76,7 +76,8 @@ def command(
             raise ServiceError(watch.trouble)
         return 0
     with stop_on_signals() as stop, serving(host, port, artifacts, watch.metrics, watch.reports) as bound:
-        print(f"Reports: http://{host}:{bound}/  Metrics: http://{host}:{bound}/metrics", flush=True)
+        address = public_url or _default_url(host, bound) or ""
+        print(f"Reports: {address}  Metrics: {address.rstrip('/')}/metrics", flush=True)
         try:
             watch.follow(stop)
         except KeyboardInterrupt:
@@ -101,7 +102,7 @@ def _annotator(url: str | None, user: str, password_file: Path | None) -> "Annot
 
 
 def _default_url(host: str, port: int) -> str | None:
-    """What a browser on this machine calls the service; None while the port is not known."""
+    """What a browser on this machine calls the service; None while the port is not known (0)."""
     if not port:
         return None
     return f"http://{'127.0.0.1' if host in ('', '0.0.0.0', '::') else host}:{port}/"  # noqa: S104 - compared
