@@ -94,12 +94,18 @@ def test_runs_do_not_touch_each_other(grafana: FakeGrafana, new_annotator: NewAn
         assert new_annotator().reconcile(name, RUN[1], wanted) is False
 
 
-def test_the_token_is_our_own_and_small(grafana: FakeGrafana, new_annotator: NewAnnotator) -> None:
+def test_the_token_is_our_own_and_small(
+    grafana: FakeGrafana, new_annotator: NewAnnotator, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG", "hitlab")
     for _ in range(3):
         new_annotator().reconcile(*RUN, WANTED)
     (account,) = grafana.accounts.values()
     assert (account["name"], account["role"]) == ("hitlab-watch", "Editor")
     assert len(grafana.tokens) == 1, "a restart replaces its own token"
+    assert "made a token" in caplog.text
+    assert "glsa_" not in caplog.text
+    assert ADMIN[1] not in caplog.text
 
 
 FAILURES = [
