@@ -479,10 +479,11 @@ def test_delays_follow_the_rates(slow: Client) -> None:
     start = time.perf_counter()
     body = {"prompt": ids(2000), "max_tokens": 21}
     answer = slow.post(COMPLETIONS, body, Authorization="Bearer canary", X_data_parallel_rank="0").json()
-    assert time.perf_counter() - start == pytest.approx(2000 / 10_000 + 20 / 100, abs=0.1)
+    # A loaded machine may take longer, never less.
+    assert time.perf_counter() - start >= 2000 / 10_000 + 20 / 100 - 0.02
     assert answer["usage"]["prompt_tokens_details"] is None
-    assert slow.counter("vllm:request_decode_time_seconds_sum") == pytest.approx(0.2, abs=0.05)
-    assert slow.counter("vllm:request_prefill_time_seconds_sum") == pytest.approx(0.2, abs=0.05)
+    assert slow.counter("vllm:request_decode_time_seconds_sum") >= 0.18
+    assert slow.counter("vllm:request_prefill_time_seconds_sum") >= 0.18
     assert slow.counter("vllm:inter_token_latency_seconds_count") == 20
 
 
@@ -499,12 +500,12 @@ def test_reset_is_refused_while_blocks_are_held_and_a_client_that_leaves_frees_t
     client = slow
 
     def hold() -> None:
-        client.post(COMPLETIONS, {"prompt": ids(65), "max_tokens": 60}, X_data_parallel_rank="0", **key)
+        client.post(COMPLETIONS, {"prompt": ids(65), "max_tokens": 300}, X_data_parallel_rank="0", **key)
 
     holder = threading.Thread(target=hold)
     holder.start()
-    assert eventually(lambda: client.counter("vllm:num_requests_running", engine="0") == 1)
-    assert client.counter("vllm:kv_cache_usage_perc", engine="0") > 0
+    assert eventually(lambda: client.counter("vllm:kv_cache_usage_perc", engine="0") > 0)
+    assert client.counter("vllm:num_requests_running", engine="0") == 1
     assert client.post("/reset_prefix_cache").json() == {"success": False}
     reset = client.post("/reset_prefix_cache?reset_running_requests=true&reset_external=true")
     assert reset.json() == {"success": True}
