@@ -34,7 +34,10 @@ REFUSALS = (
         r"bind source path does not exist: (\S+)",
         "{1} is not on the Docker host; mounts need the same path there",
     ),
-    (r"no such container", "the engine's container is gone: somebody removed it (docker rm, make down)"),
+    (
+        r"no such container|marked for removal",
+        "the engine's container is gone: somebody removed it (docker rm, make down)",
+    ),
     (r"no space left on device", "the Docker host's disk is full ({0}); free space (docker system prune)"),
 )
 

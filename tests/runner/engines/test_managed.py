@@ -228,6 +228,7 @@ def test_no_docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("bind source path does not exist: /models/x", "/models/x is not on the Docker host"),
         ("write /var/lib/docker/x: no space left on device", "disk is full"),
         ("No such container: 02e8", "somebody removed it"),
+        ("can not get logs from container which is dead or marked for removal", "somebody removed it"),
         ("something nobody thought of", "something nobody thought of"),
     ],
 )
