@@ -219,8 +219,10 @@ def resolve_paths(document: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     resolved: dict[str, Any] = _deep_copy(document)
     defaults = (("run", "output_dir", Run), ("corpus", "path", Corpus), ("aisbench", "work_dir", Aisbench))
     for section, field, model in defaults:
-        if isinstance(resolved.setdefault(section, {}), dict):
-            resolved[section].setdefault(field, model.model_fields[field].default)
+        # Whether there is an aisbench section means something, so none is made up.
+        content = resolved.get(section) if section == "aisbench" else resolved.setdefault(section, {})
+        if isinstance(content, dict):
+            content.setdefault(field, model.model_fields[field].default)
     change: list[tuple[tuple[str, ...], Callable[[str], str]]] = [
         (("run", "output_dir"), absolute),
         (("corpus", "path"), corpus_path),

@@ -13,6 +13,7 @@ from contract.errors import ExitCode, ScenarioError
 from contract.progress import Progress
 from contract.run_directory import MeasurementDirectory, RunDirectory
 from contract.scenario import Scenario, load_scenario
+from contract.warnings import warning_message
 from hitlab.arguments import ScenarioPath
 from hitlab.signals import stop_on_signals
 from hitlab.terminal import Terminal, print_error, print_warning
@@ -55,6 +56,11 @@ def command(
 
     terminal: Terminal = context.obj
     loaded, overrides = with_overrides(load_scenario(scenario), engine=engine, driver=driver)
+    if "aisbench" in loaded.model_fields_set and "driver" not in loaded.model_fields_set and driver is None:
+        print_warning(
+            "this version has no AISBench driver: the native driver sends the requests, with the settings of "
+            "aisbench.model; set driver.kind: native to silence this"
+        )
     prepared = find_prepared(scenario, loaded, manifest)
     with (
         terminal.progress() as progress,
@@ -79,21 +85,10 @@ def show_result(manifest: Path, measured: MeasurementDirectory) -> int:
     Console(file=sys.stdout, width=TABLE_WIDTH).print(result_table(analysis.document))
     print(f"Detailed analysis is available at: {analysis.path}")
     for warning in analysis.document["warnings"]:
-        print_warning(warning_line(warning))
+        print_warning(f"{warning['code']}: {warning_message(warning)}")
     if analysis.message and analysis.exit_code != ExitCode.DONE:
         print_error(analysis.message)
     return int(analysis.exit_code)
-
-
-def warning_line(warning: dict[str, Any]) -> str:
-    if "message" in warning:
-        return f"{warning['code']}: {warning['message']}"
-    if "difference_pp" in warning:
-        return f"{warning['code']}: {warning['difference_pp']:.2f} pp"
-    return (
-        f"{warning['code']}: {warning['requested_target_hit_rate']:.2%} asked for, "
-        f"{warning['reachable_min']:.2%} to {warning['reachable_max']:.2%} reachable"
-    )
 
 
 def with_overrides(
