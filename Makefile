@@ -8,7 +8,6 @@ SHELL := /bin/bash
 .PHONY: help demo test test-real test-stack lint format requirements
 .PHONY: bench up watch down logs password clean images base-images
 
-SCENARIO := scenarios/quickstart.yaml
 STARTED := $(shell date +%s)
 took = echo "make $@: $$(($$(date +%s) - $(STARTED))) s"
 
@@ -44,9 +43,10 @@ help:
 	@echo '  BASE_IMAGE, CA_BUNDLE, WHEELS, TORCH_INDEX  images: base, certificates, folder of wheels, index with torch'
 	@echo '  XDG_CACHE_HOME  test-real: keeps the environment in $${XDG_CACHE_HOME:-~/.cache}/hitlab'
 
+demo: QUICKSTART = "$(or $(SCENARIO),scenarios/quickstart.yaml)"
 demo: .venv/ready
-	@.venv/bin/hitlab prepare --scenario $(SCENARIO) --mode text
-	@.venv/bin/hitlab run --scenario $(SCENARIO)
+	@.venv/bin/hitlab prepare --scenario $(QUICKSTART) --mode text
+	@.venv/bin/hitlab run --scenario $(QUICKSTART)
 	@$(took)
 
 test: .venv-dev/ready

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-OURS = ("label=com.docker.compose.project=hitlab", "label=com.hitlab=true", "label=com.hitlab.managed=true")
+STACK = "com.docker.compose.project=hitlab"
+MANAGED = "com.hitlab.managed=true"
 KINDS = {
     "container": ["docker", "ps", "--all", "--quiet"],
     "volume": ["docker", "volume", "ls", "--quiet"],
@@ -19,10 +20,12 @@ KINDS = {
 }
 
 
-def left_in_docker() -> dict[str, list[str]]:
-    """Containers, volumes and networks that belong to HitLab; kinds without any are not there."""
+def left_in_docker(*labels: str) -> dict[str, list[str]]:
+    """Containers, volumes and networks with one of these labels; kinds without any are not there."""
     found = {
-        kind: sorted({line for label in OURS for line in output(*command, "--filter", label).split()})
+        kind: sorted(
+            {line for label in labels for line in output(*command, "--filter", f"label={label}").split()}
+        )
         for kind, command in KINDS.items()
     }
     return {kind: names for kind, names in found.items() if names}
@@ -47,10 +50,10 @@ def empty_docker() -> Iterator[None]:
     if checked.returncode:
         reason = checked.stderr.splitlines()[0]
         pytest.fail(reason) if os.environ.get("CI") == "true" else pytest.skip(reason)
-    if found := left_in_docker():
+    if found := left_in_docker(STACK):
         pytest.fail(f"a stack of HitLab is there already (make down removes it): {found}")
     yield
-    output("make", "--silent", "-C", REPOSITORY, "down")
+    output("docker", "compose", "--project-directory", REPOSITORY, "--profile", "*", "down", "--volumes")
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import requests
 
 from contract.run_directory import RunDirectory
 from tests.real.job import assert_equal_to_the_token
-from tests.stack.conftest import REPOSITORY, free_port, left_in_docker, output
+from tests.stack.conftest import MANAGED, REPOSITORY, STACK, free_port, left_in_docker, output
 
 DEMO_MINUTES = 0.4
 START_SECONDS = 300
@@ -94,7 +95,7 @@ def test_ten_runs_fit_into_the_five_minutes_of_the_demo(artifacts: Path) -> None
     runs = sorted(path for path in artifacts.glob("demo_*/result/runs/*"))
     measured = [json.loads((run / "measurement.json").read_text()) for run in runs]
     begun = [datetime.fromisoformat(measurement["started_at"]).timestamp() for measurement in measured]
-    longest = max(after - before for before, after in zip(begun, begun[1:], strict=False))
+    longest = max(after - before for before, after in pairwise(begun))
     assert longest < 300 / 10
 
 
@@ -158,6 +159,7 @@ def test_the_password_is_on_its_volume_and_nowhere_else(demo: Demo) -> None:
 
 
 def test_down_leaves_nothing_a_managed_engine_included(demo: Demo) -> None:
+    assert not left_in_docker(MANAGED), "an engine of somebody else's, which this test would remove"
     image = demo.containers()["engine"].image
     demo.client.containers.run(
         image,
@@ -166,6 +168,6 @@ def test_down_leaves_nothing_a_managed_engine_included(demo: Demo) -> None:
         network="hitlab",
         labels={"com.hitlab.managed": "true", "com.hitlab.run": "left-behind"},
     )
-    assert set(left_in_docker()) == {"container", "volume", "network"}
+    assert set(left_in_docker(STACK)) == {"container", "volume", "network"}
     output("make", "--silent", "-C", REPOSITORY, "down")
-    assert left_in_docker() == {}
+    assert left_in_docker(STACK, MANAGED, "com.hitlab=true") == {}
