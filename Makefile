@@ -113,8 +113,9 @@ down:
 	@docker compose --profile '*' down --volumes --remove-orphans
 
 clean: down
-	@docker images --quiet --filter label=org.opencontainers.image.licenses --filter reference='hitlab*' \
-		--filter reference='vllm-cpu*' | sort -u | xargs --no-run-if-empty docker rmi --force >/dev/null
+	@for title in hitlab vllm-cpu; do \
+		docker images --quiet --filter label=org.opencontainers.image.title=$$title; \
+	done | sort -u | xargs --no-run-if-empty docker rmi --force >/dev/null
 
 BUILD = docker build $(if $(BASE_IMAGE),--build-arg BASE_IMAGE="$(BASE_IMAGE)") \
 	--build-arg REVISION="$$(git rev-parse HEAD 2>/dev/null || echo unknown)" \

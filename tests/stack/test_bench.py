@@ -187,3 +187,22 @@ def test_wrong_settings_are_told_in_one_line(bench: Bench, settings: dict[str, s
     assert done.returncode == 2
     (line,) = (line for line in done.stderr.splitlines() if line.startswith("ERROR: "))
     assert told in line
+
+
+def test_engine_vllm_serves_a_scenario_that_has_no_engine_section(bench: Bench) -> None:
+    """A real vLLM on the CPU, two ranks, started and ended by the runner in its container."""
+    image = os.environ.get("VLLM_CPU_IMAGE", "vllm-cpu")
+    if subprocess.run(["docker", "image", "inspect", image], capture_output=True, check=False).returncode:
+        reason = f"no image {image} (make images)"
+        pytest.fail(reason) if os.environ.get("CI") == "true" else pytest.skip(reason)
+    before = bench.manifests()
+    done = bench.run(SCENARIO=bench.write_scenario(), ENGINE="vllm", HITLAB_VLLM_IMAGE=image)
+    assert done.returncode == 0, done.stderr
+    (manifest,) = bench.manifests() - before
+    directory = RunDirectory.of_manifest(manifest)
+    assert_equal_to_the_token(json.loads(directory.analysis.read_text()), directory)
+    (run,) = directory.runs.iterdir()
+    assert json.loads((run / "measurement.json").read_text())["engine"]["kind"] == "vllm"
+    assert (run / "engine.log").stat().st_size > 0
+    name = json.loads((run / "measurement.json").read_text())["engine"]["container"]["name"]
+    assert name not in output("docker", "ps", "--all", "--format", "{{.Names}}").split()
