@@ -80,14 +80,15 @@ bench:
 	@docker/bench
 
 UP = $(if $(filter cpu,$(PROFILE)),runner-cpu grafana,runner grafana)
+PORTS = GRAFANA_PORT=3000 ANALYZER_PORT=9400 PROMETHEUS_PORT=9090
 up:
-	@docker/check
+	@docker/check $(PORTS)
 	@docker compose --profile '*' up --build --detach $(UP)
 	@$(where_to_look)
 
 # What runs of `make bench` write belongs to whoever started them.
 watch:
-	@docker/check
+	@docker/check $(PORTS)
 	@mkdir -p "$(or $(ARTIFACTS_DIR),artifacts)"
 	@export ARTIFACTS_DIR="$$(realpath "$(or $(ARTIFACTS_DIR),artifacts)")" HITLAB_USER="$$(id -u):$$(id -g)" \
 		PROMETHEUS_CONFIG=prometheus.yml; \

@@ -48,7 +48,11 @@ class Bench:
         return path
 
     def run(self, *command: str, **settings: str | Path) -> subprocess.CompletedProcess[str]:
-        defaults = {"ARTIFACTS_DIR": self.folder / "artifacts", "DATA_DIR": self.folder / "data"}
+        defaults = {
+            "ARTIFACTS_DIR": self.folder / "artifacts",
+            "DATA_DIR": self.folder / "data",
+            "DRIVER": "native",
+        }
         # As root the tests become somebody else, who may use Docker.
         someone = (
             {"user": self.uid, "group": self.uid, "extra_groups": [SOCKET.stat().st_gid]}

@@ -77,7 +77,7 @@ def write_scenario(folder: Path, **sections: Any) -> Path:
         "corpus": {"path": "builtin:word-problems"},
         "requests": {"count": 40, "input_length": LENGTHS, "output_length": {"mode": "fixed", "value": 4}},
         "service": {"model": "tiny", "dp_size": RANKS, "timeout_seconds": 120},
-        "aisbench": {"model": {"batch_size": 8}},
+        "driver": {"kind": "native", "concurrency": 8},
         **sections,
     }
     path = folder / "scenario.json"
