@@ -22,6 +22,7 @@ class Answer:
     __slots__ = (
         "_body",
         "_events",
+        "_text",
         "cached_tokens",
         "completion_tokens",
         "done",
@@ -34,7 +35,7 @@ class Answer:
         "token_ns",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, *, keep_text: bool = False) -> None:
         self.status: int | None = None
         self.error_kind: ErrorKind | None = None
         self.error_text: str | None = None
@@ -48,6 +49,12 @@ class Answer:
         self.finish_reason: str | None = None
         self._events: SseReader | None = None
         self._body = bytearray()
+        self._text: list[str] | None = [] if keep_text else None
+
+    @property
+    def text(self) -> str:
+        """What was answered, without reasoning that the server tells apart; "" unless it was asked to be kept."""
+        return "".join(self._text or ())
 
     def begin(self, status: int, content_type: bytes, content_encoding: bytes) -> None:
         """Headers are there."""
@@ -114,6 +121,8 @@ class Answer:
             self._finish(choice)
             if not _only_role(choice):
                 self.token_ns.append(now_ns)
+            if self._text is not None:
+                self._text.append(_content(choice, "delta"))
 
     def _whole_body(self) -> None:
         if self.status != 200:
@@ -134,6 +143,8 @@ class Answer:
         choices = answer.get("choices")
         if isinstance(choices, list) and choices and isinstance(choices[0], dict):
             self._finish(choices[0])
+            if self._text is not None:
+                self._text.append(_content(choices[0], "message"))
 
     def _finish(self, choice: dict[str, Any]) -> None:
         reason = choice.get("finish_reason")
@@ -170,6 +181,13 @@ def _only_role(choice: dict[str, Any]) -> bool:
     if not isinstance(delta, dict) or choice.get("finish_reason") is not None:
         return False
     return not any(value for key, value in delta.items() if key != "role")
+
+
+def _content(choice: dict[str, Any], chat: str) -> str:
+    """The text of a choice: of a completion, or of the chat object of that name."""
+    message = choice.get(chat)
+    text = message.get("content") if isinstance(message, dict) else choice.get("text")
+    return text if isinstance(text, str) else ""
 
 
 def _whole(value: Any) -> int | None:

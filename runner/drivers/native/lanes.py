@@ -18,6 +18,8 @@ class OutgoingRequest(NamedTuple):
         lane: requests of one lane run one at a time, in order; None: no lane.
         dp_rank: sent as header `X-data-parallel-rank`; None: the server chooses.
         lane_sequence: place within the lane; must rise.
+        on_answer: called with the text of a complete answer, before the lane goes on, so that the next request of the
+            lane may build on it. None: the text is not kept.
     """
 
     position: int
@@ -27,6 +29,7 @@ class OutgoingRequest(NamedTuple):
     lane: Hashable | None = None
     dp_rank: int | None = None
     lane_sequence: int | None = None
+    on_answer: Callable[[str], None] | None = None
 
 
 class LaneQueue:
@@ -78,11 +81,25 @@ class LaneQueue:
             if queue is None:
                 self._busy[request.lane] = deque()
                 return request
-            queue.append((self._read, request))
-            self.waiting += 1
-            self.have_waited += 1
-            self._held_bodies += isinstance(request.body, bytes)
+            self._set_aside(queue, request)
         return None
+
+    def offer(self, request: OutgoingRequest) -> None:
+        """Add a request that has just arrived; `take` hands it out once its lane is free.
+
+        Raises:
+            DriverError: as `take`.
+        """
+        self._read += 1
+        if request.lane is not None:
+            self._check_sequence(request)
+            queue = self._busy.get(request.lane)
+            if queue is not None:
+                self._set_aside(queue, request)
+                return
+            self._busy[request.lane] = deque()
+        self._held_bodies += isinstance(request.body, bytes)
+        heapq.heappush(self._ready, (self._read, request))
 
     def release(self, request: OutgoingRequest) -> None:
         """The request is over; the next of its lane may start."""
@@ -94,6 +111,12 @@ class LaneQueue:
             self.waiting -= 1
         else:
             del self._busy[request.lane]
+
+    def _set_aside(self, queue: deque[tuple[int, OutgoingRequest]], request: OutgoingRequest) -> None:
+        queue.append((self._read, request))
+        self.waiting += 1
+        self.have_waited += 1
+        self._held_bodies += isinstance(request.body, bytes)
 
     def _check_sequence(self, request: OutgoingRequest) -> None:
         last = self._last_sequence.get(request.lane, -1)

@@ -1,4 +1,4 @@
-"""Closed-loop load: a fixed number of requests in flight, each measured."""
+"""Load: a fixed number of requests in flight (closed loop), or requests that arrive at their times (open loop)."""
 
 import asyncio
 import gc
@@ -53,6 +53,9 @@ class LoadSummary:
         waited_for_lane: requests that could not start in their turn because their lane was busy.
         lane_wait_seconds: slot-seconds that stayed empty while requests waited for their lanes.
         stopped: the stop event ended it.
+        withdrawn: requests of an open loop that had not started when `start_within_seconds` was over.
+        mean_lag_seconds, max_lag_seconds: how long after its time of arrival a request started, over those that did;
+            0 in a closed loop.
     """
 
     started: int
@@ -68,6 +71,9 @@ class LoadSummary:
     waited_for_lane: int
     lane_wait_seconds: float
     stopped: bool
+    withdrawn: int = 0
+    mean_lag_seconds: float = 0.0
+    max_lag_seconds: float = 0.0
 
 
 class _InFlight:
@@ -108,8 +114,11 @@ class _InFlight:
         return self._empty_ns / 1e9
 
 
-class _ClosedLoop:
-    """State of one load. A task is a slot; it takes requests one after another and ends when none may start."""
+class _Load:
+    """State of one load. A task is a slot; it takes requests one after another and ends when none may start.
+
+    In a closed loop slots read the requests themselves; in an open loop a task offers each at its time of arrival.
+    """
 
     def __init__(
         self,
@@ -123,6 +132,8 @@ class _ClosedLoop:
         retries: int,
         on_record: OnRecord,
         on_progress: Callable[[LoadProgress], None] | None,
+        arrivals: Iterable[float] | None,
+        start_within_seconds: float | None,
     ) -> None:
         sent_headers = dict(headers)
         if api_key:
@@ -136,7 +147,12 @@ class _ClosedLoop:
         self._attempts_allowed = retries + 1
         self._on_record = on_record
         self._on_progress = on_progress
-        self._queue = LaneQueue(requests, concurrency)
+        self._queue = LaneQueue(() if arrivals is not None else requests, concurrency)
+        self._arrivals = None if arrivals is None else zip(requests, arrivals, strict=False)
+        self._arrived_ns: dict[int, int] = {}
+        self._start_within_seconds = start_within_seconds
+        self._closed = False
+        self._lag_ns = self._longest_lag_ns = 0
         self._idle: list[Connection] = []
         self._working: set[asyncio.Task[None]] = set()
         self._slots = 0
@@ -153,6 +169,8 @@ class _ClosedLoop:
                 if self._on_progress is not None:
                     helpers.append(self._group.create_task(self._report(self._on_progress)))
                 self._drained = asyncio.get_running_loop().create_future()
+                if self._arrivals is not None:
+                    helpers.append(self._group.create_task(self._let_arrive(self._arrivals)))
                 self._fill()
                 self._check_drained()
                 await self._drained
@@ -181,7 +199,44 @@ class _ClosedLoop:
             waited_for_lane=self._queue.have_waited,
             lane_wait_seconds=self._in_flight.empty_seconds,
             stopped=self._stopping,
+            withdrawn=len(self._arrived_ns),
+            mean_lag_seconds=self._lag_ns / self._started / 1e9 if self._started else 0.0,
+            max_lag_seconds=self._longest_lag_ns / 1e9,
         )
+
+    # Arrivals
+
+    async def _let_arrive(self, arrivals: Iterable[tuple[OutgoingRequest, float]]) -> None:
+        """Offer every request at its time, however the others are doing; then wait for the end of the time to start."""
+        begin_ns = time.perf_counter_ns()
+
+        async def until(seconds: float) -> None:
+            left = begin_ns / 1e9 + seconds - time.perf_counter_ns() / 1e9
+            if left > 0:
+                await asyncio.sleep(left)
+
+        for request, offset in arrivals:
+            if self._start_within_seconds is not None and offset >= self._start_within_seconds:
+                break
+            await until(offset)
+            if self._stopping:
+                break
+            self._arrived_ns[request.position] = begin_ns + int(offset * 1e9)
+            self._queue.offer(request)
+            self._fill()
+        self._arrivals = None
+        self._check_drained()
+        if self._start_within_seconds is not None:
+            await until(self._start_within_seconds)
+            self._closed = True
+            self._check_drained()
+
+    def _note_lag(self, request: OutgoingRequest) -> None:
+        arrived_ns = self._arrived_ns.pop(request.position, None)
+        if arrived_ns is not None:
+            lag_ns = time.perf_counter_ns() - arrived_ns
+            self._lag_ns += lag_ns
+            self._longest_lag_ns = max(self._longest_lag_ns, lag_ns)
 
     # Slots
 
@@ -195,7 +250,7 @@ class _ClosedLoop:
         self._group.create_task(slot)
 
     def _take(self) -> OutgoingRequest | None:
-        return None if self._stopping else self._queue.take()
+        return None if self._stopping or self._closed else self._queue.take()
 
     async def _slot(self, first: OutgoingRequest) -> None:
         task = asyncio.current_task()
@@ -206,6 +261,7 @@ class _ClosedLoop:
                 waiting = self._queue.waiting
                 self._in_flight.change(+1, waiting)
                 self._started += 1
+                self._note_lag(request)
                 self._working.add(task)
                 try:
                     await self._serve(request)
@@ -221,7 +277,8 @@ class _ClosedLoop:
             self._check_drained()
 
     def _check_drained(self) -> None:
-        if self._slots == 0 and not self._drained.done():
+        over = self._arrivals is None or self._stopping or self._closed
+        if self._slots == 0 and over and not self._drained.done():
             self._drained.set_result(None)
 
     async def _watch(self, stop: asyncio.Event) -> None:
@@ -229,6 +286,7 @@ class _ClosedLoop:
         self._stopping = True
         for task in list(self._working):
             task.cancel()
+        self._check_drained()
 
     async def _report(self, on_progress: Callable[[LoadProgress], None]) -> None:
         while True:
@@ -270,7 +328,8 @@ class _ClosedLoop:
 
     async def _attempt(self, request: OutgoingRequest, attempt: int, head: bytes, body: bytes) -> Answer:
         """One attempt and its record; cancelled ones leave a record, too."""
-        answer = Answer()
+        keep_text = request.on_answer is not None
+        answer = Answer(keep_text=keep_text)
         connection: Connection | None = None
         started_ns, wall_start = time.perf_counter_ns(), time.time()
         try:
@@ -283,7 +342,7 @@ class _ClosedLoop:
                 if not connection.stale:
                     break
                 self._reopened += 1
-                answer = Answer()
+                answer = Answer(keep_text=keep_text)
         except BaseException:
             if answer.done_ns is None:
                 answer.fail("aborted", "stopped while in flight")
@@ -299,6 +358,8 @@ class _ClosedLoop:
                     self._idle.append(connection)
             self._attempts += 1
             self._on_record(self._record(request, attempt, started_ns, wall_start, answer))
+        if request.on_answer is not None and answer.error_kind is None:
+            request.on_answer(answer.text)
         return answer
 
     def _kept_connection(self) -> Connection | None:
@@ -372,7 +433,7 @@ def _worth_a_retry(answer: Answer) -> bool:
     return answer.error_kind in _WORTH_A_RETRY
 
 
-async def run_closed_loop(
+async def send_load(
     requests: Iterable[OutgoingRequest],
     *,
     url: str,
@@ -384,8 +445,10 @@ async def run_closed_loop(
     timeout_seconds: float | None = None,
     retries: int = 0,
     on_progress: Callable[[LoadProgress], None] | None = None,
+    arrivals: Iterable[float] | None = None,
+    start_within_seconds: float | None = None,
 ) -> LoadSummary:
-    """Send the requests with `concurrency` in flight, starting in their order, one at a time per lane.
+    """Send the requests with at most `concurrency` in flight, starting in their order, one at a time per lane.
 
     `requests` is read lazily, in the loop's thread; so are body functions called. A request waiting for its lane
     holds no slot (see `LaneQueue`). After a failure the lane goes on; the record tells.
@@ -399,6 +462,10 @@ async def run_closed_loop(
         retries: further attempts after a failure that another attempt may mend (no connection, reset, timeout,
             broken stream, HTTP 408, 429 and 5xx), with a growing pause; each is recorded.
         on_progress: called twice a second and at the end.
+        arrivals: seconds after the begin at which the requests arrive, ascending (`arrivals.py` makes them): an open
+            loop. A request starts at its time, or as soon as its lane and a slot are free. None: a closed loop, in which
+            a request starts when another ends.
+        start_within_seconds: of an open loop: nothing starts later; what runs then may end.
 
     Raises:
         DriverError: unusable URL, header or number, or lanes out of order. Also whatever `requests`, a body
@@ -409,7 +476,7 @@ async def run_closed_loop(
             f"native driver: concurrency {concurrency}, retries {retries}, timeout_seconds {timeout_seconds}; needs at "
             "least 1, at least 0 and more than 0"
         )
-    loop = _ClosedLoop(
+    load = _Load(
         requests,
         endpoint=Endpoint.of(url),
         headers=headers or {},
@@ -419,8 +486,10 @@ async def run_closed_loop(
         retries=retries,
         on_record=on_record,
         on_progress=on_progress,
+        arrivals=arrivals,
+        start_within_seconds=start_within_seconds,
     )
-    return await loop.run(stop)
+    return await load.run(stop)
 
 
 def run_load(
@@ -435,8 +504,10 @@ def run_load(
     timeout_seconds: float | None = None,
     retries: int = 0,
     on_progress: Callable[[LoadProgress], None] | None = None,
+    arrivals: Iterable[float] | None = None,
+    start_within_seconds: float | None = None,
 ) -> LoadSummary:
-    """`run_closed_loop` for synchronous callers, on uvloop, in the calling thread.
+    """`send_load` for synchronous callers, on uvloop, in the calling thread.
 
     `stop` may be set from another thread or a signal handler. Ctrl-C with Python's own handler also records what is in
     flight as aborted, and then raises KeyboardInterrupt.
@@ -446,7 +517,7 @@ def run_load(
         stopped = asyncio.Event()
         watcher = asyncio.create_task(_forward(stop, stopped)) if stop is not None else None
         try:
-            return await run_closed_loop(
+            return await send_load(
                 requests,
                 url=url,
                 concurrency=concurrency,
@@ -457,6 +528,8 @@ def run_load(
                 timeout_seconds=timeout_seconds,
                 retries=retries,
                 on_progress=on_progress,
+                arrivals=arrivals,
+                start_within_seconds=start_within_seconds,
             )
         finally:
             if watcher is not None:

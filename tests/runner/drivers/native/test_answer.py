@@ -158,3 +158,36 @@ def test_a_stream_of_a_real_vllm(size):
     answer.end(len(data))
     assert (answer.error_kind, answer.finish_reason, len(answer.token_ns)) == (None, "length", 8)
     assert (answer.prompt_tokens, answer.completion_tokens, answer.cached_tokens) == (320, 8, 0)
+
+
+@pytest.mark.parametrize(
+    ("chunks", "text"),
+    [
+        ([{"text": "a"}, {"text": "b"}], "ab"),
+        (
+            [
+                {"delta": {"role": "assistant", "content": ""}},
+                {"delta": {"reasoning_content": "hmm"}},
+                {"delta": {"content": "yes"}},
+                {"delta": {}},
+            ],
+            "yes",
+        ),
+        ([{"delta": {"content": None}}, {"text": 7}], ""),
+    ],
+)
+def test_text_is_kept_when_it_is_asked_for(chunks, text):
+    for keep in (True, False):
+        answer = Answer(keep_text=keep)
+        answer.begin(200, b"text/event-stream", b"")
+        for choice in chunks:
+            answer.body(b"data: " + json.dumps({"choices": [choice]}).encode() + b"\n\n", 1)
+        assert answer.text == (text if keep else "")
+
+
+def test_text_of_an_answer_that_does_not_stream():
+    answer = Answer(keep_text=True)
+    answer.begin(200, b"application/json", b"")
+    answer.body(json.dumps({"choices": [{"message": {"content": "whole"}}]}).encode(), 1)
+    answer.end(2)
+    assert answer.text == "whole"

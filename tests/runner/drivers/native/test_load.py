@@ -12,7 +12,7 @@ from collections import defaultdict
 import pytest
 
 from contract.errors import DriverError
-from runner.drivers.native import OutgoingRequest, run_closed_loop, run_load
+from runner.drivers.native import OutgoingRequest, run_load, send_load
 
 
 def outgoing(count, lane=lambda _: None, rank=lambda _: None, lazy=False):
@@ -43,7 +43,7 @@ def load(run, server_kit):
             records, stop = [], asyncio.Event()
             async with server:
                 watch = asyncio.create_task(set_once(stop, server, stop_once or (lambda _: False)))
-                summary = await run_closed_loop(
+                summary = await send_load(
                     requests,
                     url=url or server.url,
                     concurrency=concurrency,
@@ -478,7 +478,7 @@ def test_stop_before_the_start(run, server_kit):
         stop = asyncio.Event()
         stop.set()
         records = []
-        summary = await run_closed_loop(
+        summary = await send_load(
             outgoing(5), url="http://127.0.0.1:1/", concurrency=2, on_record=records.append, stop=stop
         )
         return records, summary
@@ -563,7 +563,7 @@ def test_https_checks_the_certificate(run, server_kit, tmp_path, monkeypatch):
     async def main():
         records = []
         server = await server_kit.ScriptedServer().start(context)
-        summary = await run_closed_loop(
+        summary = await send_load(
             outgoing(10), url=server.url, concurrency=2, on_record=records.append, stop=asyncio.Event()
         )
         return records, summary, server.connections
@@ -640,3 +640,89 @@ def test_ctrl_c_records_what_was_in_flight(thread_server, server_kit):
     with pytest.raises(KeyboardInterrupt):
         run_load(outgoing(9), url=thread_server.url, concurrency=2, on_record=records.append)
     assert [r.error_kind for r in records] == ["aborted"] * 2
+
+
+# Open loop
+
+
+def test_requests_start_when_they_arrive_whatever_the_others_do(load, server_kit):
+    records, summary, server = load(
+        outgoing(6),
+        lambda _: server_kit.after(0.3),
+        concurrency=100,
+        arrivals=[0, 0.05, 0.1, 0.15, 0.2, 0.25],
+    )
+    starts = [record.started_ns / 1e9 for record in sorted(records, key=lambda record: record.position)]
+    assert [start - starts[0] for start in starts] == pytest.approx([0, 0.05, 0.1, 0.15, 0.2, 0.25], abs=0.04)
+    assert server.max_in_flight == 6
+    assert summary.withdrawn == 0
+    assert 0 <= summary.mean_lag_seconds <= summary.max_lag_seconds < 0.05
+
+
+def test_a_busy_lane_delays_its_own_requests_only(load, server_kit):
+    script = {1: server_kit.after(0.4)}
+    records, summary, _ = load(
+        outgoing(4, lane=lambda i: i % 2), script, concurrency=100, arrivals=[0, 0.02, 0.04, 0.06]
+    )
+    started = {record.position: record.started_ns / 1e9 for record in records}
+    assert started[3] - started[0] < 0.2, "the free lane goes on"
+    assert started[2] - started[0] > 0.39, "the busy one waits"
+    assert summary.max_lag_seconds == pytest.approx(0.36, abs=0.06)
+
+
+def test_what_has_not_started_in_time_is_withdrawn_and_what_runs_may_end(load, server_kit):
+    records, summary, server = load(
+        outgoing(20, lane=lambda _: 0),
+        lambda _: server_kit.after(0.2),
+        concurrency=100,
+        arrivals=[i * 0.02 for i in range(20)],
+        start_within_seconds=0.5,
+    )
+    assert len(records) == len(server.received) == 3
+    assert all(record.error_kind is None for record in records)
+    assert (summary.started, summary.withdrawn) == (3, 17)
+
+
+def test_an_open_loop_ends_with_its_last_answer_and_not_with_its_time(load):
+    begin = time.monotonic()
+    _, summary, _ = load(outgoing(3), concurrency=9, arrivals=[0, 0.01, 0.02], start_within_seconds=30)
+    assert summary.finished == 3
+    assert time.monotonic() - begin < 5
+
+
+def test_a_stop_ends_an_open_loop_between_two_arrivals(load):
+    begin = time.monotonic()
+    _, summary, _ = load(
+        outgoing(2), concurrency=9, arrivals=[0, 30], stop_once=lambda server: len(server.received) == 1
+    )
+    assert summary.stopped
+    assert summary.started == 1
+    assert time.monotonic() - begin < 5
+
+
+# The text of answers
+
+
+def test_the_text_of_an_answer_is_there_before_the_lane_goes_on(load):
+    said = []
+    bodies = []
+
+    def body(number):
+        bodies.append(list(said))
+        return json.dumps({"n": number}).encode()
+
+    requests = [
+        OutgoingRequest(i, f"r{i}", "g", lambda i=i: body(i), "lane", None, i, on_answer=said.append)
+        for i in range(3)
+    ]
+    records, _, _ = load(iter(requests), concurrency=3)
+    assert said == ["aab"] * 3
+    assert bodies == [[], ["aab"], ["aab", "aab"]]
+    assert all(record.error_kind is None for record in records)
+
+
+def test_a_failed_answer_has_no_text(load, server_kit):
+    said = []
+    requests = [OutgoingRequest(0, "r0", "g", b"{}", on_answer=said.append)]
+    load(iter(requests), lambda _: server_kit.plain("500 Oops", b"{}"))
+    assert said == []
