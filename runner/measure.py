@@ -2,18 +2,14 @@
 
 import logging
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from contract.artifact_check import check_artifacts
 from contract.command_log import command_log
-from contract.documents import whole_file, write_document
 from contract.effective_config import effective_config
-from contract.errors import ArtifactError, HitLabError, Interruption, ServiceError
-from contract.events import EventLog, utc_now
-from contract.measurement import EngineRecord, Finding, Measurement, Phase, PhaseRecord
+from contract.errors import HitLabError, Interruption, ServiceError
+from contract.events import utc_now
+from contract.measurement import EngineRecord, Finding, Measurement
 from contract.progress import Progress, silent
 from contract.redaction import Redactor, service_api_key
 from contract.run_directory import MeasurementDirectory
@@ -22,6 +18,7 @@ from runner.control import ControlClient, Scrape
 from runner.engines.engine import Engine
 from runner.formal import FormalPhase, run_formal_phase
 from runner.lock import engine_lock
+from runner.measurement_record import MeasurementRecord
 from runner.preflight import Preflight, PreflightError, preflight
 from runner.prepared import PreparedData
 from runner.prometheus_target import published
@@ -41,63 +38,6 @@ class StoppedRun(Interruption):
 
     def __init__(self, directory: MeasurementDirectory) -> None:
         super().__init__(f"interrupted; what was measured is kept in {directory.root}")
-
-
-class _Record:
-    """The measurement while it grows: every step is on disk before the next one begins."""
-
-    def __init__(self, directory: MeasurementDirectory, first: Measurement, redact: Redactor) -> None:
-        self._directory = directory
-        self._redact = redact
-        self.state = first
-        self.events = EventLog(directory.events, redact)
-        self.events.write("run_started", run_id=first.run_id, stamp=first.stamp)
-        self.update()
-
-    def update(self, **fields: Any) -> None:
-        self.state = self.state.model_copy(update=fields)
-        write_document(self._directory.measurement, self._redact.document(self.state.model_dump(mode="json")))
-
-    def keep_scrape(self, path: Path, scrape: Scrape) -> None:
-        with whole_file(path) as file:
-            file.write(self._redact(scrape.text).encode())
-
-    @contextmanager
-    def phase(self, name: Phase) -> Iterator[None]:
-        begun = PhaseRecord(name=name, started_at=utc_now())
-        earlier = self.state.phases
-        self.update(phases=[*earlier, begun])
-        self.events.write("phase_started", phase=name)
-        LOGGER.info("phase %s", name)
-        yield
-        ended = begun.model_copy(update={"finished_at": utc_now()})
-        self.update(phases=[*earlier, ended])
-        self.events.write("phase_finished", phase=name)
-
-    def find(self, finding: Finding | None) -> None:
-        if finding is not None:
-            self.update(findings=[*self.state.findings, finding])
-            self.mention(finding)
-
-    def mention(self, finding: Finding | None) -> None:
-        """A warning about watching the run. It is no finding: the verdict has nothing to do with it."""
-        if finding is not None:
-            self.events.write("warning", **finding.model_dump(mode="json"))
-            LOGGER.warning("%s: %s", finding.code, finding.message)
-
-    def finish(self, status: str, error: str | None = None, **fields: Any) -> None:
-        try:
-            self.update(status=status, error=error, finished_at=utc_now(), **fields)
-            self.events.write("run_finished", status=status, error=error)
-        finally:
-            self.events.close()
-
-    def end_early(self, status: str, error: str, **fields: Any) -> None:
-        """As `finish`, but for a run that ends by an exception: that one counts, whatever the disk says to this."""
-        try:
-            self.finish(status, error, **fields)
-        except ArtifactError as second:
-            LOGGER.warning("%s", second)
 
 
 def measure(
@@ -136,7 +76,7 @@ def measure(
             service=config["service"],
             validation=config["validation"],
         )
-        record = _Record(directory, first, redact)
+        record = MeasurementRecord(directory, first, redact)
         client = ControlClient(
             engine,
             api_key=api_key,
@@ -175,7 +115,7 @@ def _run_phases(
     prepared: PreparedData,
     client: ControlClient,
     directory: MeasurementDirectory,
-    record: _Record,
+    record: MeasurementRecord,
     api_key: str,
     stop: threading.Event,
     progress: Progress,
@@ -229,7 +169,7 @@ def _run_phases(
 def _finish(
     client: ControlClient,
     directory: MeasurementDirectory,
-    record: _Record,
+    record: MeasurementRecord,
     baseline: Settled,
     formal: FormalPhase,
     stop: threading.Event,

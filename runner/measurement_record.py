@@ -1,0 +1,74 @@
+"""measurement.json and events.jsonl of a measurement while it grows."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from contract.documents import whole_file, write_document
+from contract.errors import ArtifactError
+from contract.events import EventLog, utc_now
+from contract.measurement import Finding, Measurement, Phase, PhaseRecord
+from contract.redaction import Redactor
+from contract.run_directory import MeasurementDirectory
+from runner.control import Scrape
+
+LOGGER = logging.getLogger("hitlab.runner")
+
+
+class MeasurementRecord:
+    """The measurement while it grows: every step is on disk before the next one begins."""
+
+    def __init__(self, directory: MeasurementDirectory, first: Measurement, redact: Redactor) -> None:
+        self._directory = directory
+        self._redact = redact
+        self.state = first
+        self.events = EventLog(directory.events, redact)
+        self.events.write("run_started", run_id=first.run_id, stamp=first.stamp)
+        self.update()
+
+    def update(self, **fields: Any) -> None:
+        self.state = self.state.model_copy(update=fields)
+        write_document(self._directory.measurement, self._redact.document(self.state.model_dump(mode="json")))
+
+    def keep_scrape(self, path: Path, scrape: Scrape) -> None:
+        with whole_file(path) as file:
+            file.write(self._redact(scrape.text).encode())
+
+    @contextmanager
+    def phase(self, name: Phase) -> Iterator[None]:
+        begun = PhaseRecord(name=name, started_at=utc_now())
+        earlier = self.state.phases
+        self.update(phases=[*earlier, begun])
+        self.events.write("phase_started", phase=name)
+        LOGGER.info("phase %s", name)
+        yield
+        ended = begun.model_copy(update={"finished_at": utc_now()})
+        self.update(phases=[*earlier, ended])
+        self.events.write("phase_finished", phase=name)
+
+    def find(self, finding: Finding | None) -> None:
+        if finding is not None:
+            self.update(findings=[*self.state.findings, finding])
+            self.mention(finding)
+
+    def mention(self, finding: Finding | None) -> None:
+        """A warning about watching the run. It is no finding: the verdict has nothing to do with it."""
+        if finding is not None:
+            self.events.write("warning", **finding.model_dump(mode="json"))
+            LOGGER.warning("%s: %s", finding.code, finding.message)
+
+    def finish(self, status: str, error: str | None = None, **fields: Any) -> None:
+        try:
+            self.update(status=status, error=error, finished_at=utc_now(), **fields)
+            self.events.write("run_finished", status=status, error=error)
+        finally:
+            self.events.close()
+
+    def end_early(self, status: str, error: str, **fields: Any) -> None:
+        """As `finish`, but for a run that ends by an exception: that one counts, whatever the disk says to this."""
+        try:
+            self.finish(status, error, **fields)
+        except ArtifactError as second:
+            LOGGER.warning("%s", second)
