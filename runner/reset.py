@@ -26,7 +26,7 @@ def reset_cache(
     Without a reset `assume_empty_cache` goes on, with the findings to report: ASSUME_EMPTY_CACHE, and CONTAMINATED when
     the probes found something at their first sending. Otherwise ServiceError.
     """
-    problem = _reset_problem(client, stop)
+    problem = reset_problem(client, stop)
     if problem is None:
         found = _probe_hits(client, probes, before, stop)
         if not found:
@@ -57,7 +57,7 @@ def reset_cache(
     return findings
 
 
-def _reset_problem(client: ControlClient, stop: threading.Event) -> str | None:
+def reset_problem(client: ControlClient, stop: threading.Event) -> str | None:
     """Why the cache could not be reset; None when the engine says that it was.
 
     vLLM >= 0.26 answers {"success": false} while blocks are still held, so that is tried again. Older versions answer 200
