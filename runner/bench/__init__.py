@@ -1,0 +1,1 @@
+"""`hitlab bench engine`: workloads on a running engine, with the evidence of what its cache did."""

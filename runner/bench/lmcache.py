@@ -1,0 +1,101 @@
+"""What an LMCache server tells over HTTP: how much a token takes, how large its memory is, and what was looked up."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import requests
+
+from contract.errors import ServiceError
+from enginemetrics.exposition import parse_exposition
+from enginemetrics.scrape import fetch
+from runner.bench.engine import base_url
+
+GB = 1 << 30
+SECONDS = 10.0
+FAMILIES = {"blend": "lmcache_blend_lookup_", "lookup": "lmcache_mp_lookup_"}
+"""Counters of CacheBlend, which finds text wherever it stands, and of the ordinary prefix lookup."""
+
+
+@dataclass(frozen=True)
+class Lookups:
+    """Tokens asked for and found so far, by family of counters; a family that is not exposed is left out."""
+
+    requested: Mapping[str, int]
+    hit: Mapping[str, int]
+
+    def since(self, before: "Lookups") -> "Lookups":
+        return Lookups(
+            {name: count - before.requested.get(name, 0) for name, count in self.requested.items()},
+            {name: count - before.hit.get(name, 0) for name, count in self.hit.items()},
+        )
+
+    @property
+    def moved(self) -> str | None:
+        """The family that counted: the one with most tokens asked for; None when nothing was."""
+        family = max(self.requested, key=lambda name: self.requested[name], default=None)
+        return family if family is not None and self.requested[family] > 0 else None
+
+
+class LmCache:
+    """One server."""
+
+    def __init__(self, url: str) -> None:
+        self.url = base_url(url)
+
+    def tokens_per_gb(self, model: str) -> int:
+        """Tokens of this model in 2^30 bytes, all its workers together.
+
+        Raises:
+            ServiceError: no answer, or none that names the model.
+        """
+        status = self._status()
+        contexts = status.get("cache_context_meta") or status.get("cb_gpu_context_meta") or {}
+        entries = contexts.values() if isinstance(contexts, dict) else contexts
+        for entry in entries:
+            if isinstance(entry, dict) and entry.get("model_name") == model:
+                layout = entry.get("kv_cache_layout") or {}
+                size = layout.get("cache_size_per_token")
+                if isinstance(size, int) and size > 0:
+                    return int(GB // (size * int(entry.get("world_size") or 1)))
+        raise ServiceError(
+            f"{self.url}/status: says nothing of {model!r}; has the engine registered with this LMCache server? "
+            "--tokens-per-gb-kvcache needs no server"
+        )
+
+    def memory_bytes(self) -> int:
+        """Size of its memory tier (L1)."""
+        manager = (self._status().get("storage_manager") or {}).get("l1_manager") or {}
+        size = manager.get("memory_total_bytes")
+        if not isinstance(size, int) or size <= 0:
+            raise ServiceError(f"{self.url}/status: does not tell memory_total_bytes; give --ktp-pool-size")
+        return size
+
+    def lookups(self) -> Lookups:
+        """Its lookup counters now. Raises ServiceError without metrics."""
+        url = f"{self.url}/metrics"
+        (text,) = fetch(url, timeout_seconds=SECONDS)
+        requested: dict[str, int] = {}
+        hit: dict[str, int] = {}
+        for sample in parse_exposition(text, source=url, buckets=False):
+            for family, prefix in FAMILIES.items():
+                kind = sample.name.removeprefix(prefix).removesuffix("_total")
+                if sample.name.startswith(prefix) and kind in ("requested_tokens", "hit_tokens"):
+                    counts = requested if kind == "requested_tokens" else hit
+                    counts[family] = counts.get(family, 0) + int(sample.value)
+        return Lookups(requested, hit)
+
+    def _status(self) -> dict[str, Any]:
+        url = f"{self.url}/status"
+        with requests.Session() as session:
+            session.trust_env = False
+            try:
+                answer = session.get(url, timeout=SECONDS)
+                body = answer.json()
+            except requests.RequestException as error:
+                raise ServiceError(
+                    f"{url}: no answer in JSON; is --lmcache-url LMCache's HTTP address?"
+                ) from error
+        if answer.status_code != 200 or not isinstance(body, dict):
+            raise ServiceError(f"{url}: HTTP {answer.status_code}; is --lmcache-url LMCache's HTTP address?")
+        return body

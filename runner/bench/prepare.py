@@ -1,0 +1,167 @@
+"""Everything that has to be known before a bench sends its first request."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+from contract.errors import ScenarioError, ServiceError
+from contract.progress import Progress, silent
+from contract.redaction import Redactor
+from prompts.words import WordTexts
+from runner.bench.engine import BenchEngine, find_engine
+from runner.bench.lmcache import LmCache
+from runner.bench.qa_datasets import load_samples
+from runner.bench.script import Script
+from runner.bench.settings import Settings
+from runner.bench.sizing import Size, tier_tokens, tokens_per_gb
+from runner.bench.tokens import EngineTokens, find_encoder
+from runner.workloads.plan import Phase, Plan, Request, Resources
+from runner.workloads.rag_qa_quality import RagQaQuality
+
+LOGGER = logging.getLogger("hitlab.runner")
+
+
+@dataclass(frozen=True)
+class PreparedBench:
+    """A bench that can begin.
+
+    Attributes:
+        plan: with the phases that are going to be sent; without warm ones where they are skipped.
+        tokens: the engine's own counting; None where it offers none.
+        skipped: names of skipped phases.
+        reuse_expected: texts of the measured phase are sent in a warm one.
+    """
+
+    settings: Settings
+    engine: BenchEngine
+    size: Size
+    plan: Plan
+    script: Script
+    tokenizer: str
+    tokens: EngineTokens | None
+    lmcache: LmCache | None
+    skipped: tuple[str, ...]
+    reuse_expected: bool
+
+    @property
+    def exported(self) -> dict[str, Any]:
+        return found_out(self.settings, self.engine, self.size)
+
+
+def find_out(settings: Settings, *, api_key: str, redact: Redactor) -> tuple[BenchEngine, Size]:
+    """Ask the engine, and LMCache where it is named, for what was not given."""
+    engine = find_engine(settings.general.engine_url, settings.general.model, api_key=api_key, redact=redact)
+    return engine, tokens_per_gb(settings, engine)
+
+
+def found_out(settings: Settings, engine: BenchEngine, size: Size) -> dict[str, Any]:
+    """The settings as a config file holds them."""
+    return settings.exported(model=engine.model, tokens_per_gb_kvcache=size.tokens_per_gb)
+
+
+def prepare_bench(
+    settings: Settings, *, api_key: str, redact: Redactor, progress: Progress = silent
+) -> PreparedBench:
+    """Find the engine, size the workload, and make its texts.
+
+    Raises:
+        ScenarioError: a setting does not fit this engine. ServiceError: the engine, or LMCache, cannot be asked.
+    """
+    progress("Ask the engine", 0, None)
+    general = settings.general
+    engine, size = find_out(settings, api_key=api_key, redact=redact)
+    encoder, tokens = find_encoder(engine, general.tokenizer)
+    progress("Make the texts", 0, None)
+    texts = WordTexts(encoder, general.seed)
+    parameters = settings.parameters
+    rag = parameters if isinstance(parameters, RagQaQuality) else None
+    resources = Resources(
+        seed=general.seed,
+        kv_cache_volume=general.kv_cache_volume,
+        tokens_per_gb=size.tokens_per_gb,
+        tier_tokens=tier_tokens(settings, engine, size),
+        count=texts.count,
+        filler=texts.text,
+        samples=() if rag is None else load_samples(rag.rag_dataset, rag.rag_num_samples),
+        frame_tokens=None if rag is None else _frame_tokens(tokens, rag.rag_template_kwargs),
+    )
+    plan = settings.workload.plan(parameters, resources)
+    sent = tuple(phase for phase in plan.phases if phase.measured or not general.no_warmup)
+    skipped = tuple(phase.name for phase in plan.phases if phase not in sent)
+    fixed: dict[str, Any] = {
+        "model": engine.model,
+        "temperature": 0.0,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    if general.ignore_eos:
+        fixed["ignore_eos"] = True
+    if plan.template_kwargs:
+        fixed["chat_template_kwargs"] = dict(plan.template_kwargs)
+    script = Script(plan, texts, fixed)
+    for phase in sent:
+        script.write(phase)
+    prepared = PreparedBench(
+        settings=settings,
+        engine=engine,
+        size=size,
+        plan=_with_phases(plan, sent),
+        script=script,
+        tokenizer=encoder.path,
+        tokens=tokens,
+        lmcache=None if general.lmcache_url is None else LmCache(general.lmcache_url),
+        skipped=skipped,
+        reuse_expected=reuse_expected(plan),
+    )
+    _require_fit(prepared)
+    return prepared
+
+
+def reuse_expected(plan: Plan) -> bool:
+    """Whether the measured requests begin with something that warm ones have sent."""
+    warm = {request.session or request.messages[0].parts[0] for request in _warm(plan)}
+    return any(
+        (request.session or request.messages[0].parts[0]) in warm for request in plan.measured.requests
+    )
+
+
+def _warm(plan: Plan) -> list[Request]:
+    return list(chain.from_iterable(phase.requests for phase in plan.phases if not phase.measured))
+
+
+def _with_phases(plan: Plan, phases: tuple[Phase, ...]) -> Plan:
+    return Plan(**{**plan.__dict__, "phases": phases})
+
+
+def _frame_tokens(tokens: EngineTokens | None, template_kwargs: Mapping[str, Any]) -> int | None:
+    return None if tokens is None else tokens.frame_tokens(template_kwargs)
+
+
+def _require_fit(prepared: PreparedBench) -> None:
+    """The longest prompt and its answer must fit; an engine would refuse it, or cut the answer without a word."""
+    limit = prepared.engine.max_model_len
+    if limit is None or prepared.tokens is None:
+        return
+    for phase in prepared.plan.phases:
+        longest = max(phase.requests, key=lambda request: _characters(prepared.script, request))
+        try:
+            prompt = prepared.tokens.conversation(
+                prepared.script.sent(longest), prepared.plan.template_kwargs
+            )
+        except ServiceError as error:
+            raise ServiceError(
+                f"{error}; has the model a chat template? These workloads are conversations, and sent as such"
+            ) from error
+        needed = len(prompt) + longest.max_tokens
+        if needed > limit:
+            raise ScenarioError(
+                f"{longest.request_id} has {len(prompt)} tokens and may answer {longest.max_tokens}, the engine takes "
+                f"{limit}; ask for less ({prepared.settings.workload.name} parameters begin with "
+                f"--{prepared.settings.workload.prefix.rstrip('_')}-), or start it with --max-model-len {needed}"
+            )
+
+
+def _characters(script: Script, request: Request) -> int:
+    return sum(len(message["content"]) for message in script.sent(request))

@@ -1,0 +1,297 @@
+"""Settings of a bench: one schema for flags, config files and questions.
+
+What is given on the command line wins over the config file, and both over defaults. A value that was not given is known
+not to be: a flag that repeats a default still wins.
+"""
+
+import argparse
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, NoReturn, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.fields import FieldInfo
+
+from contract.documents import read_document, write_document
+from contract.errors import ScenarioError
+from runner.workloads import WORKLOADS
+from runner.workloads.plan import Parameters, Workload
+
+TIMEOUT_SECONDS = 600.0
+
+
+class General(BaseModel):
+    """Settings that every workload has. A field's name is its key in config files and, with dashes, its flag."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    engine_url: Annotated[
+        str,
+        Field(
+            min_length=1, description="engine, as http://localhost:8000; the key is taken from OPENAI_API_KEY"
+        ),
+    ]
+    workload: Annotated[str, Field(description="what to send")]
+    tokens_per_gb_kvcache: Annotated[
+        int | None,
+        Field(
+            gt=0, description="tokens that a GB of KV cache holds; default: LMCache or the engine is asked"
+        ),
+    ] = None
+    lmcache_url: Annotated[str | None, Field(min_length=1, description="LMCache's HTTP server")] = None
+    model: Annotated[
+        str | None, Field(min_length=1, description="served model; default: the first that the engine names")
+    ] = None
+    kv_cache_volume: Annotated[
+        float, Field(gt=0, allow_inf_nan=False, description="active KV cache to aim at, GB")
+    ] = 100.0
+    seed: Annotated[int, Field(description="of all texts and orders")] = 42
+    output_dir: Annotated[Path, Field(description="where result files and the run directory go")] = Path()
+    no_csv: Annotated[bool, Field(description="write no bench_results.csv")] = False
+    json_summary: Annotated[bool, Field(alias="json", description="write bench_summary.json")] = False
+    quiet: Annotated[bool, Field(description="show no progress; the summary is still printed")] = False
+    ignore_eos: Annotated[
+        bool, Field(description="let every answer be as long as it may, whatever the model says")
+    ] = False
+    no_warmup: Annotated[
+        bool, Field(description="skip the warm phases: a cold start, not to be compared with a warm run")
+    ] = False
+    tokenizer: Annotated[
+        str | None,
+        Field(
+            min_length=1,
+            description="the engine's tokenizer: directory, tokenizer.json or hub id; default: --model where that is a "
+            "folder, else the engine counts (/tokenize)",
+        ),
+    ] = None
+    timeout: Annotated[
+        float,
+        Field(gt=0, allow_inf_nan=False, description="seconds of silence after which a request has failed"),
+    ] = TIMEOUT_SECONDS
+    reset_cache: Annotated[
+        bool, Field(description="empty the engine's prefix cache first (needs VLLM_SERVER_DEV_MODE=1)")
+    ] = False
+    rag_output: Annotated[
+        Path | None,
+        Field(description="rag-qa-quality: results per sample; default: rag_qa_quality.json in --output-dir"),
+    ] = None
+
+
+NOT_IN_FILES = ("engine_url", "lmcache_url")
+"""Of one environment, so a config file never holds them."""
+NOT_EXPORTED = (*NOT_IN_FILES, "output_dir", "no_csv", "json", "quiet", "rag_output")
+"""... nor what says where results go; a file written by hand may."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All settings, checked."""
+
+    general: General
+    workload: Workload
+    parameters: Parameters
+
+    def exported(self, **resolved: Any) -> dict[str, Any]:
+        """What a config file holds: every parameter, `resolved` ones with the value that was found out."""
+        general = self.general.model_dump(mode="json", by_alias=True) | resolved
+        return {
+            **{name: value for name, value in general.items() if name not in NOT_EXPORTED},
+            **self.parameters.model_dump(mode="json"),
+        }
+
+
+@dataclass(frozen=True)
+class CommandLine:
+    """What was given: values by key, and how to go on."""
+
+    given: Mapping[str, Any]
+    config: Path | None
+    export_config: Path | None
+    interactive: bool
+
+
+def fields_of(model: type[BaseModel]) -> dict[str, FieldInfo]:
+    """Key -> field."""
+    return {field.alias or name: field for name, field in model.model_fields.items()}
+
+
+def flag(key: str) -> str:
+    return "--" + key.replace("_", "-")
+
+
+# ---- the command line ----------------------------------------------------------------------------------------------
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ScenarioError(f"{self.prog}: {message} (see {self.prog} --help)")
+
+
+def parse_arguments(arguments: Sequence[str], program: str) -> CommandLine:
+    """What a command line gives.
+
+    Raises:
+        ScenarioError: an unknown flag, or one without its value.
+        SystemExit: --help.
+    """
+    values = vars(_parser(program).parse_args(arguments))
+    config, export = values.pop("config", None), values.pop("export_config", None)
+    interactive = not values.pop("no_interactive", False)
+    return CommandLine(values, config, export, interactive)
+
+
+def _parser(program: str) -> argparse.ArgumentParser:
+    parser = _Parser(
+        program,
+        description="Send a workload to a running engine and tell what its cache made of it.",
+        argument_default=argparse.SUPPRESS,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--config", metavar="FILE", type=Path, help="take settings from this JSON file; flags win over it"
+    )
+    parser.add_argument(
+        "--export-config",
+        metavar="FILE",
+        type=Path,
+        help="write all settings, found out ones included, and send no load",
+    )
+    parser.add_argument(
+        "--no-interactive", action="store_true", help="never ask; what is missing is an error"
+    )
+    for key, field in fields_of(General).items():
+        _add(parser, key, field)
+    for workload in WORKLOADS.values():
+        group = parser.add_argument_group(workload.name, workload.title)
+        for key, field in fields_of(workload.parameters).items():
+            _add(group, key, field)
+    return parser
+
+
+def _add(parser: argparse._ActionsContainer, key: str, field: FieldInfo) -> None:
+    names = ["-q", flag(key)] if key == "quiet" else [flag(key)]
+    help_text = (field.description or "").replace("%", "%%")
+    default = "" if field.is_required() else default_text(field)
+    shown = f"{help_text} (default: {default})" if default else help_text
+    if field.annotation is bool:
+        opposite = flag(key.removeprefix("no_")) if key.startswith("no_") else f"--no-{flag(key)[2:]}"
+        parser.add_argument(*names, dest=key, action="store_true", help=f"{help_text} ({opposite}: do not)")
+        parser.add_argument(opposite, dest=key, action="store_false", help=argparse.SUPPRESS)
+    elif get_origin(field.annotation) is dict:
+        parser.add_argument(*names, dest=key, action="append", metavar="KEY=VALUE", help=help_text)
+    else:
+        options = choices(key, field)
+        metavar = None if options else key.rpartition("_")[2].upper()
+        parser.add_argument(*names, dest=key, choices=options, metavar=metavar, help=shown)
+
+
+def choices(key: str, field: FieldInfo) -> list[str] | None:
+    """What a value may be, where that is a list."""
+    if key == "workload":
+        return list(WORKLOADS)
+    return list(get_args(field.annotation)) if get_origin(field.annotation) is Literal else None
+
+
+def default_text(field: FieldInfo) -> str:
+    """As shown to people; "" for none."""
+    default = field.get_default(call_default_factory=True)
+    if default is None or isinstance(default, dict | bool):
+        return ""
+    return f"{default:g}" if isinstance(default, float) else str(default)
+
+
+# ---- config files --------------------------------------------------------------------------------------------------
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The keys of a config file.
+
+    Raises:
+        ScenarioError: there is none, it is not a JSON object, or holds a URL or a key that no setting has.
+    """
+    try:
+        document = read_document(path, "config file")
+    except Exception as error:
+        raise ScenarioError(str(error)) from error
+    for key in NOT_IN_FILES:
+        if key in document:
+            raise ScenarioError(f"{path}: {key} does not belong into a config file; give it as {flag(key)}")
+    known = {*fields_of(General), *(key for w in WORKLOADS.values() for key in fields_of(w.parameters))}
+    unknown = sorted(document.keys() - known)
+    if unknown:
+        raise ScenarioError(f"{path}: unknown {', '.join(unknown)}; remove or correct it")
+    return document
+
+
+def write_config(path: Path, document: Mapping[str, Any]) -> None:
+    if not path.absolute().parent.is_dir():
+        raise ScenarioError(f"--export-config {path}: there is no folder {path.absolute().parent}")
+    write_document(path, dict(document))
+
+
+# ---- both together -------------------------------------------------------------------------------------------------
+
+
+def missing(values: Mapping[str, Any]) -> list[str]:
+    """Keys of required settings that are not there. Size is not required: LMCache and the engine can be asked."""
+    wanted = [key for key, field in fields_of(General).items() if field.is_required()]
+    workload = WORKLOADS.get(str(values.get("workload")))
+    if workload is not None:
+        wanted += [key for key, field in fields_of(workload.parameters).items() if field.is_required()]
+    return [key for key in wanted if values.get(key) is None]
+
+
+def resolve(values: Mapping[str, Any]) -> Settings:
+    """Settings from values by key, all problems in one message.
+
+    Raises:
+        ScenarioError: names each flag, what was found and what would be right.
+    """
+    absent = missing(values)
+    if absent:
+        raise ScenarioError(f"missing {', '.join(map(flag, absent))}; --help says what they are")
+    name = str(values["workload"])
+    if name not in WORKLOADS:
+        raise ScenarioError(f"--workload {name}: must be one of {', '.join(WORKLOADS)}")
+    workload = WORKLOADS[name]
+    general = {key: value for key, value in values.items() if key in fields_of(General)}
+    rest = {key: value for key, value in values.items() if key not in general}
+    foreign = [key for key in rest if key not in fields_of(workload.parameters)]
+    if foreign:
+        raise ScenarioError(
+            f"{', '.join(map(flag, foreign))}: belongs to another workload than {name}; remove it"
+        )
+    problems: list[str] = []
+    checked = [
+        _checked(model, part, problems) for model, part in ((General, general), (workload.parameters, rest))
+    ]
+    if problems:
+        raise ScenarioError("; ".join(problems))
+    found_general, parameters = checked
+    if not isinstance(found_general, General) or not isinstance(parameters, Parameters):
+        raise TypeError("settings of an unexpected kind")
+    return Settings(found_general, workload, parameters)
+
+
+def _checked(model: type[BaseModel], values: Mapping[str, Any], problems: list[str]) -> BaseModel | None:
+    try:
+        return model.model_validate(dict(values))
+    except ValidationError as error:
+        problems += _problems(error.errors(include_url=False))
+        return None
+
+
+def _problems(errors: Iterable[Any]) -> list[str]:
+    found = []
+    for error in errors:
+        message = str(error["msg"]).removeprefix("Value error, ")
+        where = str(error["loc"][0]) if error["loc"] else ""
+        found.append(f"{flag(where)}: {message}, found {error['input']!r}" if where else message)
+    return found
+
+
+def load_values(line: CommandLine) -> dict[str, Any]:
+    """What the config file and the command line give together."""
+    from_file = {} if line.config is None else read_config(line.config)
+    return {**from_file, **line.given}
