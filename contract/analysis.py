@@ -33,6 +33,27 @@ def prepared_analysis(manifest: dict[str, Any], validation: Validation) -> dict[
     }
 
 
+def prepared_image_analysis(manifest: dict[str, Any]) -> dict[str, Any]:
+    """The analysis of multimodal data that has not been sent yet. There is no target: what hits is known after a run."""
+    ((name, dataset),) = manifest["datasets"].items()
+    image = {key: value for key, value in dataset["image"].items() if key != "data_url"}
+    return {
+        "schema_version": "1.0",
+        "benchmark_mode": "mm",
+        "run_id": manifest["run_id"],
+        "status": "prepared",
+        "data": {
+            "scenario": name,
+            "request_count": manifest["request_count"],
+            "images_per_request": dataset["image_count_per_request"],
+            "text_tokens": manifest["text_tokens"],
+            "output_tokens": manifest["output_tokens"],
+            "image": image,
+        },
+        "warnings": [],
+    }
+
+
 def target_warnings(prefix_cache: dict[str, Any], validation: Validation) -> list[dict[str, Any]]:
     """TARGET_UNREACHABLE and TARGET_DEVIATION, where they apply."""
     warnings: list[dict[str, Any]] = []

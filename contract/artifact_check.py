@@ -6,12 +6,16 @@ from pathlib import Path
 from contract.documents import file_sha256
 from contract.errors import ArtifactError
 from contract.manifest import Manifest
+from contract.multimodal import check_image_artifacts
 from contract.progress import Progress, silent
 from contract.rows import FULL_KEYS, read_rows, request_keys
 
 
 def check_artifacts(manifest: Manifest, progress: Progress = silent) -> None:
-    """Raises ArtifactError when full.jsonl, requests.jsonl or token_ids.arrow is not as it was written."""
+    """Raises ArtifactError when a file of the data, or an image in its manifest, is not as it was written."""
+    if manifest.mode == "mm":
+        check_image_artifacts(manifest, progress)
+        return
     for path in artifact_paths(manifest).values():
         if not path.is_file():
             raise ArtifactError(f"{path}: is missing; restore it or run prepare again")

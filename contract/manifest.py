@@ -7,6 +7,7 @@ from typing import Any
 from contract.documents import canonical_sha256, document_text, parse_document, read_bytes
 from contract.errors import ArtifactError
 from contract.run_directory import RunDirectory
+from contract.scenario.rules import Mode
 
 SEAL = "manifest_sha256"
 
@@ -29,11 +30,19 @@ class Manifest:
         return str(self.document["status"])
 
     @property
+    def mode(self) -> Mode:
+        """Kind of data; files of older versions are text."""
+        mode: Mode = self.document.get("benchmark_mode", "text")
+        return mode
+
+    @property
     def sha256(self) -> str:
         return str(self.document[SEAL])
 
     @property
     def request_count(self) -> int:
+        if self.mode == "mm":
+            return int(self.document["request_count"])
         return int(self.document["requests"]["count"])
 
     @property
@@ -66,6 +75,6 @@ def read_prepared_manifest(path: Path) -> Manifest:
     manifest = read_manifest(path)
     if manifest.status != "prepared":
         raise ArtifactError(
-            f"{path}: holds the preview of inspect, no data; run hitlab prepare --mode text with its scenario"
+            f"{path}: holds the preview of inspect, no data; run hitlab prepare --mode {manifest.mode} with its scenario"
         )
     return manifest

@@ -23,6 +23,7 @@ from contract.rows import FULL_KEYS, request_keys
 from contract.run_directory import RunDirectory
 from contract.scenario import Scenario, load_scenario
 from contract.token_ids import ROWS_PER_BATCH, TOKEN_IDS_SCHEMA, Int32Array, token_ids_batch
+from generator.corpus_selection import corpus_selection
 from generator.plan.plan import Plan, build_plan
 from generator.reuse import directory_for_prepare
 from generator.summary import length_summary, prefix_cache_summary, theory, trajectory_summary
@@ -144,12 +145,7 @@ def _selection(scenario: Scenario, group: str) -> Selection:
     if override is not None and override.corpus_selection is not None:
         selection = override.corpus_selection
         place = f"prefix_cache.groups.overrides.{group}.corpus_selection"
-    indices, hashes = selection.indices or [], selection.question_sha256 or []
-    if selection.values is not None and selection.mode == "indices":
-        indices = selection.values
-    elif selection.values is not None and selection.mode == "question_sha256":
-        hashes = selection.values
-    return Selection(selection.mode, tuple(indices), tuple(hashes), place)
+    return corpus_selection(selection, place)
 
 
 class _Hashing:

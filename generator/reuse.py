@@ -6,14 +6,19 @@ from contract.errors import ArtifactError
 from contract.manifest import Manifest, read_manifest
 from contract.run_directory import RunDirectory, create_run_directory, existing_run_directories
 from contract.scenario import Scenario
+from contract.scenario.rules import Mode
 
 
-def directory_for_prepare(scenario: Scenario, scenario_sha256: str, *, overwrite: bool) -> RunDirectory:
-    """With `overwrite` the newest prepared directory of this task; else one that inspect made for this very scenario
-    file; else a new one.
+def directory_for_prepare(
+    scenario: Scenario, scenario_sha256: str, *, overwrite: bool, mode: Mode = "text"
+) -> RunDirectory:
+    """With `overwrite` the newest prepared directory of this task and kind; else one that inspect made for this very
+    scenario file; else a new one.
     """
     output_dir, run_id = Path(scenario.run.output_dir), scenario.run.run_id
     for manifest in _readable(output_dir, run_id):
+        if manifest.mode != mode:
+            continue
         if overwrite and manifest.status == "prepared":
             return manifest.directory
         if (

@@ -6,8 +6,10 @@ from typing import Any
 from contract.artifact_check import check_artifacts
 from contract.command_log import command_log
 from contract.manifest import read_prepared_manifest
+from contract.multimodal import image_dataset
 from contract.progress import Progress, silent
 from contract.redaction import Redactor
+from generator.multimodal.image_check import check_image
 
 
 def validate(manifest_path: Path, progress: Progress = silent) -> dict[str, Any]:
@@ -15,6 +17,8 @@ def validate(manifest_path: Path, progress: Progress = silent) -> dict[str, Any]
     manifest = read_prepared_manifest(manifest_path)
     with command_log(manifest.directory.log("validate"), Redactor()) as log:
         check_artifacts(manifest, progress)
+        if manifest.mode == "mm":
+            check_image(image_dataset(manifest))
         log.info("%s: %d rows agree with the manifest", manifest_path, manifest.request_count)
     return {
         "ok": True,

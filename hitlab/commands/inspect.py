@@ -5,17 +5,24 @@ from typing import Annotated
 
 import typer
 
+from contract.errors import ScenarioError
 from hitlab.arguments import ScenarioPath
 from hitlab.terminal import print_json
 
 
 def command(
     scenario: ScenarioPath,
+    mode: Annotated[
+        str, typer.Option("--mode", metavar="text|mm", help="Kind of data: mm shows which image is chosen.")
+    ] = "text",
     output_dir: Annotated[
         Path | None,
         typer.Option("--output-dir", metavar="DIR", help="Instead of run.output_dir.", show_default=False),
     ] = None,
 ) -> None:
+    if mode not in ("text", "mm"):
+        raise ScenarioError(f"--mode {mode}: must be text or mm")
     from generator.inspect import inspect
+    from generator.multimodal.prepare import inspect_images
 
-    print_json(inspect(scenario, output_dir))
+    print_json((inspect if mode == "text" else inspect_images)(scenario, output_dir))

@@ -14,7 +14,8 @@ def command(
     context: typer.Context,
     scenario: ScenarioPath,
     mode: Annotated[
-        str | None, typer.Option("--mode", metavar="text", help="Kind of data. Required.", show_default=False)
+        str | None,
+        typer.Option("--mode", metavar="text|mm", help="Kind of data. Required.", show_default=False),
     ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Rebuild the newest prepared directory of this task.")
@@ -25,12 +26,16 @@ def command(
     ] = None,
 ) -> None:
     if mode is None:
-        raise ScenarioError("prepare needs to know the kind of data: add --mode text")
-    if mode != "text":
-        raise ScenarioError(f"--mode {mode}: this version prepares text only; use --mode text")
+        raise ScenarioError(
+            "prepare needs to know the kind of data: add --mode text (or --mode mm for images)"
+        )
+    if mode not in ("text", "mm"):
+        raise ScenarioError(f"--mode {mode}: must be text or mm")
+    from generator.multimodal.prepare import prepare_images
     from generator.prepare import prepare
 
     terminal: Terminal = context.obj
     with terminal.progress() as progress:
-        paths = prepare(scenario, overwrite=overwrite, output_dir=output_dir, progress=progress)
-    print_json(paths, one_line=True)
+        build = prepare if mode == "text" else prepare_images
+        shown = build(scenario, overwrite=overwrite, output_dir=output_dir, progress=progress)
+    print_json(shown, one_line=True)

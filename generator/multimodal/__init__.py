@@ -1,0 +1,1 @@
+"""Requests with one fixed image, taken as it is from MMMU's Parquet files."""

@@ -1,0 +1,294 @@
+"""`prepare --mode mm` and `inspect --mode mm`: one native image, a text of its own for every request."""
+
+import base64
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from contract.analysis import prepared_image_analysis
+from contract.command_log import command_log
+from contract.documents import canonical_sha256, file_sha256, whole_file, write_document
+from contract.effective_config import effective_config
+from contract.events import utc_now
+from contract.manifest import seal
+from contract.multimodal import LAYOUTS, image_data_sha256, image_row, parquet_listing
+from contract.progress import Progress, silent
+from contract.redaction import Redactor
+from contract.run_directory import RunDirectory, create_run_directory
+from contract.scenario import Scenario, load_scenario
+from generator.corpus_selection import corpus_selection
+from generator.multimodal.selection import ChosenImage, choose_image
+from generator.multimodal.texts import exact_texts
+from generator.reuse import directory_for_prepare
+from generator.version import plugin_version
+from prompts.corpus import Corpus, load_corpus
+from prompts.tokenizer import Tokenizer, load_tokenizer
+
+MULTIMODAL_SCHEMA_VERSION = "2.0"
+CORPUS_STREAM = 300
+"""Offset of the seed that shuffles the corpus: the stream of the first group in text mode (reference 2.1)."""
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What is going to be written: `requests` is where rows of `name` go."""
+
+    scenario: Scenario
+    name: str
+    image: ChosenImage
+    parquet_folder: Path
+
+    @property
+    def count(self) -> int:
+        return self.scenario.requests.count
+
+    @property
+    def text_tokens(self) -> int:
+        return self.scenario.requests.input_length.value
+
+    @property
+    def output_tokens(self) -> int:
+        return self.scenario.requests.output_length.value
+
+    @property
+    def images_per_request(self) -> int:
+        return LAYOUTS[self.name].images_per_request
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.image.stored.content).hexdigest()
+
+    @property
+    def ref(self) -> str:
+        return f"mmmu:{self.name}:{self.sha256[:16]}"
+
+
+def _job(scenario_path: Path, output_dir: Path | None, progress: Progress) -> _Job:
+    scenario = load_scenario(scenario_path, "mm")
+    if output_dir is not None:
+        run = scenario.run.model_copy(update={"output_dir": str(output_dir.resolve())})
+        scenario = scenario.model_copy(update={"run": run})
+    name = scenario.multimodal.scenarios[0]
+    folder = Path(str(scenario.multimodal.mmmu_parquet_dir))
+    image = choose_image(folder, LAYOUTS[name], progress)
+    pa.default_memory_pool().release_unused()  # what the search needed, the tokenizer is going to need
+    return _Job(scenario, name, image, folder)
+
+
+def prepare_images(
+    scenario_path: Path,
+    *,
+    overwrite: bool = False,
+    output_dir: Path | None = None,
+    progress: Progress = silent,
+) -> dict[str, Any]:
+    """Choose the image, write the rows and the manifest that holds it. Returns what to show (reference 4.6).
+
+    Raises ScenarioError when the data cannot be built; then no manifest is written.
+    """
+    job = _job(scenario_path, output_dir, progress)
+    scenario = job.scenario
+    tokenizer = load_tokenizer(
+        scenario.tokenizer.path,
+        revision=scenario.tokenizer.revision,
+        trust_remote_code=scenario.tokenizer.trust_remote_code,
+    )
+    corpus = load_corpus(scenario.corpus.path, scenario.corpus.field)
+    scenario_sha256 = file_sha256(scenario_path)
+    texts = list(
+        exact_texts(
+            tokenizer,
+            corpus,
+            corpus_selection(scenario.corpus.selection, "corpus.selection"),
+            count=job.count,
+            tokens=job.text_tokens,
+            seed=scenario.run.random_seed + CORPUS_STREAM,
+        )
+    )
+    directory = directory_for_prepare(
+        scenario, scenario_sha256, overwrite=overwrite or scenario.run.overwrite, mode="mm"
+    )
+    with command_log(directory.log("prepare"), Redactor(scenario.service.api_key)) as log:
+        directory.manifest.unlink(missing_ok=True)  # from here on the directory holds no valid data
+        for stale in directory.result.glob(f"{directory.run_id}.*.requests.jsonl"):
+            stale.unlink()
+        requests = directory.result / f"{directory.run_id}.{job.name}.requests.jsonl"
+        _write_rows(requests, job, texts, progress)
+        document = _manifest(job, tokenizer, corpus, directory, requests)
+        document |= {"scenario_path": str(scenario_path.resolve()), "scenario_sha256": scenario_sha256}
+        write_document(directory.analysis, prepared_image_analysis(document))
+        document["artifacts"] = {
+            "analysis": {
+                "name": directory.analysis.name,
+                "path": str(directory.analysis),
+                "bytes": directory.analysis.stat().st_size,
+                "sha256_at_prepare": file_sha256(directory.analysis),
+            }
+        }
+        write_document(directory.manifest, seal(document))
+        log.info("prepared %d requests from %s: %s", job.count, scenario_path, document["selection"])
+    return {
+        "ok": True,
+        "request_count": job.count,
+        "text_tokens": job.text_tokens,
+        "output_tokens": job.output_tokens,
+        "datasets": {job.name: str(requests)},
+        "selected_images": {job.name: _image(job)},
+        "selection": job.image.search.document(),
+        "manifest": str(directory.manifest),
+        "analysis": str(directory.analysis),
+        "log": str(directory.log("prepare")),
+    }
+
+
+def _write_rows(path: Path, job: _Job, texts: list[str], progress: Progress) -> None:
+    with whole_file(path) as file:
+        for position, text in enumerate(texts):
+            row = image_row(
+                position,
+                text,
+                ref=job.ref,
+                images=job.images_per_request,
+                text_tokens=job.text_tokens,
+                output_tokens=job.output_tokens,
+            )
+            file.write(orjson.dumps(row) + b"\n")
+            progress("Write requests", position + 1, job.count)
+
+
+def _image(job: _Job) -> dict[str, Any]:
+    """Everything about the image but the image."""
+    stored, decoded = job.image.stored, job.image.decoded
+    return {
+        "ref": job.ref,
+        "encoding": "base64",
+        "byte_length": len(stored.content),
+        "sha256": job.sha256,
+        "format": decoded.format,
+        "mime_type": decoded.mime_type,
+        "width": decoded.width,
+        "height": decoded.height,
+        "parquet_path": str(stored.parquet_path),
+        "row_index": stored.row_index,
+        "sample_id": stored.sample_id,
+        "image_column": stored.image_column,
+        "original_path": stored.original_path,
+    }
+
+
+def _manifest(
+    job: _Job, tokenizer: Tokenizer, corpus: Corpus, directory: RunDirectory, requests: Path
+) -> dict[str, Any]:
+    """The manifest (reference 6.3) but for scenario file, artifacts and seal."""
+    scenario = job.scenario
+    config = effective_config(scenario)
+    identity = tokenizer.identity()
+    listing = parquet_listing(job.parquet_folder)
+    encoded = base64.b64encode(job.image.stored.content).decode()
+    return {
+        "schema_version": "1.0",
+        "multimodal_schema_version": MULTIMODAL_SCHEMA_VERSION,
+        "plugin_version": plugin_version(),
+        "benchmark_mode": "mm",
+        "status": "prepared",
+        "run_id": directory.run_id,
+        "created_at": utc_now(),
+        "effective_config": config,
+        "effective_config_sha256": canonical_sha256(config),
+        "data_sha256": image_data_sha256(
+            scenario,
+            corpus_sha256=corpus.file_sha256,
+            tokenizer_fingerprint=identity["fingerprint_sha256"],
+            parquet_files=listing,
+        ),
+        "corpus": {
+            "path": scenario.corpus.path,
+            "sha256": corpus.file_sha256,
+            "rows_used": job.count,
+            "field": scenario.corpus.field,
+        },
+        "tokenizer": {
+            **identity,
+            "trust_remote_code": scenario.tokenizer.trust_remote_code,
+        },
+        "request_count": job.count,
+        "text_tokens": job.text_tokens,
+        "output_tokens": job.output_tokens,
+        "content_order": ["image", "text"],
+        "image_encoding": "base64",
+        "mmmu_parquet_dir": str(job.parquet_folder),
+        "parquet_files": listing,
+        "selection": job.image.search.document(),
+        "datasets": {
+            job.name: {
+                "name": requests.name,
+                "path": str(requests),
+                "bytes": requests.stat().st_size,
+                "sha256": file_sha256(requests),
+                "rows": job.count,
+                "image_count_per_request": job.images_per_request,
+                "same_image_within_request": True,
+                "same_images_across_requests": True,
+                "image": {
+                    **_image(job),
+                    "data_url": f"data:{job.image.decoded.mime_type};base64,{encoded}",
+                },
+            }
+        },
+    }
+
+
+def inspect_images(
+    scenario_path: Path, output_dir: Path | None = None, progress: Progress = silent
+) -> dict[str, Any]:
+    """Choose the image and leave an `inspected` manifest. Needs no tokenizer, no corpus and no engine."""
+    job = _job(scenario_path, output_dir, progress)
+    scenario = job.scenario
+    directory = create_run_directory(Path(scenario.run.output_dir), scenario.run.run_id)
+    with command_log(directory.log("inspect"), Redactor(scenario.service.api_key)) as log:
+        summary = {
+            "run_id": scenario.run.run_id,
+            "mode": "mm",
+            "scenario": job.name,
+            "request_count": job.count,
+            "images_per_request": job.images_per_request,
+            "text_tokens": job.text_tokens,
+            "output_tokens": job.output_tokens,
+            "selected_images": {job.name: _image(job)},
+            "selection": job.image.search.document(),
+            "sends_requests": False,
+            "content_validation_deferred_to_prepare": True,
+            "log": str(directory.log("inspect")),
+            "manifest": str(directory.manifest),
+        }
+        write_document(
+            directory.manifest,
+            seal(
+                {
+                    "schema_version": "1.0",
+                    "multimodal_schema_version": MULTIMODAL_SCHEMA_VERSION,
+                    "plugin_version": plugin_version(),
+                    "benchmark_mode": "mm",
+                    "status": "inspected",
+                    "run_id": directory.run_id,
+                    "scenario_path": str(scenario_path.resolve()),
+                    "scenario_sha256": file_sha256(scenario_path),
+                    "effective_config": effective_config(scenario),
+                    "inspect": {
+                        "timestamp": directory.root.name.removeprefix(
+                            f"{Path(scenario.run.output_dir).name}_"
+                        ),
+                        "base_run_id": scenario.run.run_id,
+                        "base_output_dir": scenario.run.output_dir,
+                        "sends_requests": False,
+                        "summary": summary,
+                    },
+                }
+            ),
+        )
+        log.info("inspected %s: %s", scenario_path, summary)
+    return summary
