@@ -77,7 +77,11 @@ class EngineRecord(_Part):
 
 
 class LoadRecord(_Part):
-    """How the formal load went, beside the request records."""
+    """How the formal load went, beside the request records.
+
+    `lane_wait_seconds`: slot-seconds that stayed empty while requests waited for their lanes; null when a request rate
+    left slots empty as well.
+    """
 
     driver: str
     concurrency: int
@@ -92,7 +96,21 @@ class LoadRecord(_Part):
     wall_seconds: float
     mean_in_flight: float
     max_in_flight: int
-    lane_wait_seconds: float
+    lane_wait_seconds: float | None
+
+
+class AisbenchRecord(_Part):
+    """What AISBench left: its own folder of this run, and what is beside this file (null: there is none)."""
+
+    version: str
+    results: str
+    csv: str | None
+    summary: str | None
+    config: str
+    log: str
+    exit_code: int | None
+    total_requests: int | None
+    failed_requests: int | None
 
 
 class Measurement(_Part):
@@ -113,6 +131,7 @@ class Measurement(_Part):
     phases: list[PhaseRecord] = []
     warmup: list[WarmupRecord] = []
     load: LoadRecord | None = None
+    aisbench: AisbenchRecord | None = None
     settled: bool | None = None
     kv_polling_failures: int = 0
     findings: list[Finding] = []

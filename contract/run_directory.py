@@ -96,6 +96,18 @@ class MeasurementDirectory:
         return self.root / "engine.log"
 
     @property
+    def aisbench(self) -> Path:
+        return self.root / "aisbench"
+
+    @property
+    def aisbench_config(self) -> Path:
+        return self.aisbench / "config.py"
+
+    @property
+    def aisbench_log(self) -> Path:
+        return self.aisbench / "aisbench.log"
+
+    @property
     def requests(self) -> Path:
         return self.root / "requests.parquet"
 

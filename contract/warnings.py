@@ -75,6 +75,11 @@ WARNING_TEXTS: Mapping[str, WarningText] = {
         "The counters show more tokens than the answers of this run: somebody else used the engine meanwhile.",
         "Take the hit rate from the answers (cached_tokens), or measure again on an engine that serves nobody else.",
     ),
+    "AISBENCH_COUNTS_DIFFER": WarningText(
+        "AISBench's own summary counts other requests, or other failures, than the records of this run.",
+        "Trust the records (requests.parquet): they were written request by request. AISBench's tables beside them say "
+        "less than the whole.",
+    ),
     "COUNTERS_NOT_SETTLED": WarningText(
         "The counters never showed all tokens that were answered. The last scrape is incomplete, or some requests were "
         "not counted.",

@@ -38,6 +38,12 @@ class Terminal:
     quiet: bool = False
     debug: bool = False
 
+    def say(self, text: str) -> None:
+        """What a driver prints, as it comes; a bar that is being shown stays below it."""
+        if not self.quiet:
+            sys.stderr.write(text)
+            sys.stderr.flush()
+
     @contextmanager
     def progress(self) -> Iterator[ProgressCallback]:
         """A callback for services; bars vanish into their last state when the block ends."""

@@ -45,6 +45,9 @@ class _Codec(Protocol):
     def content(self) -> str:
         """Everything that decides about token ids, as stable text."""
 
+    def save(self, directory: Path) -> None:
+        """Write what transformers needs to read it again."""
+
 
 class Tokenizer:
     """A tokenizer as the prompt builder, the simulator and the manifest need it. Make one with `load_tokenizer`."""
@@ -90,6 +93,11 @@ class Tokenizer:
         if self._fingerprint is None:
             self._fingerprint = hashlib.sha256(self._codec.content().encode()).hexdigest()
         return self._fingerprint
+
+    def save(self, directory: Path) -> None:
+        """Write it to a new `directory` that transformers reads. Raises OSError."""
+        directory.mkdir(parents=True)
+        self._codec.save(directory)
 
     def identity(self) -> dict[str, Any]:
         """What the manifest records about the tokenizer."""
@@ -146,6 +154,11 @@ class _TokenizersCodec:
     def content(self) -> str:
         return str(self._backend.to_str())
 
+    def save(self, directory: Path) -> None:
+        (directory / "tokenizer.json").write_text(self.content(), encoding="utf-8")
+        settings = json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"})
+        (directory / "tokenizer_config.json").write_text(settings, encoding="utf-8")
+
 
 class _TransformersCodec:
     """A tokenizer written in Python (remote code, byte-level or character-level ones), through transformers."""
@@ -183,6 +196,9 @@ class _TransformersCodec:
                 self.encode_batch([sample], special_tokens=True),
             ]
         )
+
+    def save(self, directory: Path) -> None:
+        self._tokenizer.save_pretrained(str(directory))
 
 
 def load_tokenizer(path: str, *, revision: str | None = None, trust_remote_code: bool = False) -> Tokenizer:

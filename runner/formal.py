@@ -11,7 +11,9 @@ from contract.run_directory import MeasurementDirectory
 from contract.scenario import Scenario
 from contract.streams import KV_SAMPLE_SCHEMA, TableStream, stream_to_parquet
 from runner.control import ControlClient
-from runner.drivers.native.load import LoadProgress, LoadSummary, run_load
+from runner.drivers.aisbench.load import AisbenchLoad
+from runner.drivers.native.load import LoadProgress, run_load
+from runner.drivers.outcome import LoadOutcome
 from runner.kv_sampling import KvSampler
 from runner.request_bodies import outgoing_requests
 
@@ -48,7 +50,7 @@ class _Recorder:
 class FormalPhase:
     """`expected_queries`: prompt tokens of all answers; None when an attempt left them unknown."""
 
-    load: LoadRecord
+    outcome: LoadOutcome
     expected_queries: int | None
     kv_polling_failures: int
 
@@ -62,59 +64,73 @@ def run_formal_phase(
     api_key: str,
     stop: threading.Event,
     progress: Progress,
+    aisbench: AisbenchLoad | None = None,
 ) -> FormalPhase:
-    """Send all requests with the native driver.
+    """Send all requests: with `aisbench`, which is ready, or with the native driver.
 
     Records and KV samples are Parquet when this returns. When it raises they stay streams, which `analyze` reads too.
     """
-    model = scenario.aisbench.model
-    total = manifest.request_count
     with (
-        manifest.directory.full.open("rb") as full,
         TableStream(directory.requests_stream, REQUEST_SCHEMA) as requests,
         TableStream(directory.kv_samples_stream, KV_SAMPLE_SCHEMA) as samples,
         KvSampler(client, samples, scenario.service.poll_interval_seconds) as sampler,
     ):
         recorder = _Recorder(requests)
-
-        def on_progress(state: LoadProgress) -> None:
-            recorder.flush()  # twice a second: no more than that is lost when this process is killed
-            progress("Run requests", state.finished + state.failed, total)
-
+        # Twice a second it is flushed: no more than that is lost when this process is killed.
         try:
-            summary = run_load(
-                outgoing_requests(
-                    full,
-                    model=client.engine.model,
-                    stream=model.stream,
-                    generation_kwargs=model.generation_kwargs,
-                ),
-                url=client.engine.inference_url,
-                concurrency=scenario.concurrency,
-                on_record=recorder,
-                stop=stop,
-                api_key=api_key or None,
-                timeout_seconds=scenario.request_timeout_seconds,
-                retries=scenario.driver.retries,
-                on_progress=on_progress,
-            )
+            if aisbench is None:
+                load = _native_load(client, scenario, manifest, recorder, api_key, stop, progress)
+                outcome = LoadOutcome(load)
+            else:
+                outcome = aisbench.run(recorder, recorder.flush, stop, progress)
         finally:
             recorder.flush()
     stream_to_parquet(directory.requests_stream, directory.requests, REQUEST_SCHEMA)
     stream_to_parquet(directory.kv_samples_stream, directory.kv_samples, KV_SAMPLE_SCHEMA)
     return FormalPhase(
-        load=_load_record(scenario, summary),
+        outcome=outcome,
         expected_queries=None if recorder.unknown else recorder.prompt_tokens,
         kv_polling_failures=sampler.failures,
     )
 
 
-def _load_record(scenario: Scenario, summary: LoadSummary) -> LoadRecord:
+def _native_load(
+    client: ControlClient,
+    scenario: Scenario,
+    manifest: Manifest,
+    recorder: _Recorder,
+    api_key: str,
+    stop: threading.Event,
+    progress: Progress,
+) -> LoadRecord:
+    model = scenario.aisbench.model
+
+    def on_progress(state: LoadProgress) -> None:
+        recorder.flush()
+        progress("Run requests", state.finished + state.failed, manifest.request_count)
+
+    with manifest.directory.full.open("rb") as full:
+        summary = run_load(
+            outgoing_requests(
+                full,
+                model=client.engine.model,
+                stream=model.stream,
+                generation_kwargs=model.generation_kwargs,
+            ),
+            url=client.engine.inference_url,
+            concurrency=scenario.concurrency,
+            on_record=recorder,
+            stop=stop,
+            api_key=api_key or None,
+            timeout_seconds=scenario.request_timeout_seconds,
+            retries=scenario.retries,
+            on_progress=on_progress,
+        )
     return LoadRecord(
         driver="native",
         concurrency=scenario.concurrency,
-        stream=scenario.aisbench.model.stream,
-        retries=scenario.driver.retries,
+        stream=model.stream,
+        retries=scenario.retries,
         timeout_seconds=scenario.request_timeout_seconds,
         started=summary.started,
         finished=summary.finished,

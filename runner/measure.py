@@ -1,7 +1,11 @@
 """One measurement: engine, preflight, reset, warmup, baseline, formal load, settling, after."""
 
 import logging
+import sys
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from contract.artifact_check import check_artifacts
@@ -15,6 +19,7 @@ from contract.redaction import Redactor, service_api_key
 from contract.run_directory import MeasurementDirectory
 from contract.scenario import Scenario
 from runner.control import ControlClient, Scrape
+from runner.drivers.aisbench.load import AisbenchLoad, aisbench_load
 from runner.engines.engine import Engine
 from runner.formal import FormalPhase, run_formal_phase
 from runner.lock import engine_lock
@@ -40,6 +45,11 @@ class StoppedRun(Interruption):
         super().__init__(f"interrupted; what was measured is kept in {directory.root}")
 
 
+def _to_stderr(text: str) -> None:
+    sys.stderr.write(text)
+    sys.stderr.flush()
+
+
 def measure(
     scenario: Scenario,
     prepared: PreparedData,
@@ -48,11 +58,14 @@ def measure(
     overrides: dict[str, Any],
     stop: threading.Event,
     progress: Progress = silent,
+    scenario_folder: Path | None = None,
+    say: Callable[[str], None] = _to_stderr,
 ) -> MeasurementDirectory:
     """Measure once and leave everything in a new directory under `result/runs/`.
 
     Setting `stop`, or KeyboardInterrupt, ends the run early; what was measured is kept and StoppedRun is raised. A
-    HitLabError is recorded in measurement.json before it goes on to the caller.
+    HitLabError is recorded in measurement.json before it goes on to the caller. `scenario_folder` is where relative paths
+    of an AISBench template start (default: the current directory); `say` gets what AISBench prints, as it comes.
     """
     manifest = prepared.manifest
     api_key = service_api_key(scenario.service.api_key)
@@ -85,9 +98,14 @@ def measure(
             redact=redact,
         )
         try:
-            with published(engine, manifest.directory, directory) as unseen:
+            with (
+                published(engine, manifest.directory, directory) as unseen,
+                _driver(
+                    scenario, prepared, engine, directory, scenario_folder or Path.cwd(), api_key, redact, say
+                ) as aisbench,
+            ):
                 record.mention(unseen)
-                _run_phases(scenario, prepared, client, directory, record, api_key, stop, progress)
+                _run_phases(scenario, prepared, client, directory, record, api_key, stop, progress, aisbench)
         except (StoppedRun, KeyboardInterrupt) as error:
             record.end_early("interrupted", STOPPED)
             raise StoppedRun(directory) from error
@@ -110,6 +128,35 @@ def measure(
     return directory
 
 
+@contextmanager
+def _driver(
+    scenario: Scenario,
+    prepared: PreparedData,
+    engine: Engine,
+    directory: MeasurementDirectory,
+    scenario_folder: Path,
+    api_key: str,
+    redact: Redactor,
+    say: Callable[[str], None],
+) -> Iterator[AisbenchLoad | None]:
+    """AISBench, being started while the engine is checked; None: the native driver, which needs no start."""
+    if scenario.driver_kind != "aisbench":
+        yield None
+        return
+    with aisbench_load(
+        scenario,
+        scenario_folder,
+        prepared.manifest,
+        prepared.tokenizer,
+        engine,
+        directory,
+        api_key=api_key,
+        redact=redact,
+        say=say,
+    ) as load:
+        yield load
+
+
 def _run_phases(
     scenario: Scenario,
     prepared: PreparedData,
@@ -119,6 +166,7 @@ def _run_phases(
     api_key: str,
     stop: threading.Event,
     progress: Progress,
+    aisbench: AisbenchLoad | None,
 ) -> None:
     manifest = prepared.manifest
 
@@ -127,6 +175,10 @@ def _run_phases(
             raise StoppedRun(directory)
 
     with record.phase("precheck"):
+        if aisbench is not None:
+            progress("Start AISBench", 0, None)
+            aisbench.wait_until_ready(stop)
+            go_on()
         progress("Check the engine", 0, None)
         checked = preflight(client, scenario, manifest, prepared.tokenizer, stop)
         record.update(preflight=list(checked.checks), engine=_engine_record(client.engine, checked))
@@ -158,12 +210,26 @@ def _run_phases(
     go_on()
     with record.phase("formal"):
         formal = run_formal_phase(
-            client, scenario, manifest, directory, api_key=api_key, stop=stop, progress=progress
+            client,
+            scenario,
+            manifest,
+            directory,
+            api_key=api_key,
+            stop=stop,
+            progress=progress,
+            aisbench=aisbench,
         )
-        record.update(load=formal.load, kv_polling_failures=formal.kv_polling_failures)
+        outcome = formal.outcome
+        record.update(
+            load=outcome.load, aisbench=outcome.aisbench, kv_polling_failures=formal.kv_polling_failures
+        )
+        for finding in outcome.findings:
+            record.find(finding)
     counted = _finish(client, directory, record, baseline, formal, stop, progress)
     go_on()
-    record.finish("complete" if counted and formal.load.failed == 0 else "partial")
+    if outcome.failure is not None:
+        raise outcome.failure
+    record.finish("complete" if counted and outcome.load.failed == 0 else "partial")
 
 
 def _finish(

@@ -161,12 +161,15 @@ def _rule_problems(document: Mapping[str, Any], mode: rules.Mode) -> Iterator[Pr
     run, corpus, service = section("run", Run), section("corpus", Corpus), section("service", Service)
     tokenizer, requests = section("tokenizer", Tokenizer), section("requests", Requests)
     prefix_cache, multimodal = section("prefix_cache", PrefixCache), section("multimodal", Multimodal)
+    aisbench = section("aisbench", Aisbench)
     if run:
         yield from rules.run_rules(run)
     if corpus:
         yield from rules.corpus_rules(corpus)
     if service:
         yield from rules.service_rules(service)
+    if aisbench:
+        yield from rules.aisbench_rules(aisbench)
     if requests:
         yield from rules.requests_rules(requests)
     if requests and multimodal:

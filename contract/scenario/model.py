@@ -209,7 +209,7 @@ class AisbenchModel(Section):
     attr: Literal["service"] = "service"
     stream: bool = True
     max_out_len: PositiveInt = 1
-    retry: NonNegativeInt = 2
+    retry: NonNegativeInt = Field(2, description="AISBench driver: new attempts after a failure; 0 = none.")
     batch_size: PositiveInt = Field(1, description="Concurrency, for both drivers.")
     generation_kwargs: dict[str, Any] = Field(
         {"temperature": 0, "ignore_eos": True}, description="Merged into every request body."
@@ -314,15 +314,19 @@ class Engine(Section):
 class Driver(Section):
     """How the formal load is sent. What is not set comes from `aisbench.model`, so that drivers mean the same."""
 
-    kind: Literal["native"] = "native"
+    kind: Literal["native", "aisbench"] | None = Field(
+        None, description="Default: aisbench when there is an aisbench section, else native."
+    )
     concurrency: PositiveInt | None = Field(
         None, description="Requests in flight; default aisbench.model.batch_size."
     )
     timeout_seconds: Annotated[float, Field(gt=0)] | None = Field(
         None, description="Longest silence of a request; default service.timeout_seconds."
     )
-    retries: NonNegativeInt = Field(
-        0, description="New attempts after a failure; each voids its row's theory."
+    retries: NonNegativeInt | None = Field(
+        None,
+        description="New attempts after a failure; each voids its row's theory. Default: native 0, aisbench "
+        "aisbench.model.retry.",
     )
 
 
@@ -349,6 +353,18 @@ class Scenario(Section):
     def minimum_non_shared_length(self) -> int:
         """Tokens of every request that no other request shares (reference: default is the seed's length)."""
         return self.prefix_cache.minimum_non_shared_length or self.seed_tokens
+
+    @property
+    def driver_kind(self) -> Literal["native", "aisbench"]:
+        """What sends the formal load."""
+        return self.driver.kind or ("aisbench" if "aisbench" in self.model_fields_set else "native")
+
+    @property
+    def retries(self) -> int:
+        """New attempts of a request after a failure."""
+        if self.driver.retries is not None:
+            return self.driver.retries
+        return self.aisbench.model.retry if self.driver_kind == "aisbench" else 0
 
     @property
     def concurrency(self) -> int:

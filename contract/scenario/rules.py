@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Literal
 
 from contract.errors import ScenarioError
+from contract.scenario.aisbench_arguments import command_line, refusals
 from contract.scenario.group_sizes import group_sizes
 from contract.scenario.length_files import INPUT_COLUMNS, OUTPUT_COLUMNS, read_lengths
 from contract.scenario.model import (
+    Aisbench,
     Corpus,
     Groups,
     InputLength,
@@ -197,6 +199,17 @@ def service_rules(service: Service) -> Iterator[Problem]:
     for name, url in urls.items():
         if url and not url.startswith(("http://", "https://")):
             yield Problem(f"service.{name}", f"found {show(url)}; must be a full http:// or https:// address")
+
+
+def aisbench_rules(aisbench: Aisbench) -> Iterator[Problem]:
+    for reason in refusals(command_line(aisbench.extra_args)):
+        yield Problem("aisbench.extra_args", reason)
+    repeats = aisbench.model.generation_kwargs.get("num_return_sequences", 1)
+    if repeats != 1:
+        yield Problem(
+            "aisbench.model.generation_kwargs.num_return_sequences",
+            f"found {show(repeats)}; every request is sent once, remove it",
+        )
 
 
 def multimodal_rules(mode: Mode, requests: Requests, multimodal: Multimodal) -> Iterator[Problem]:

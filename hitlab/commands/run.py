@@ -45,7 +45,18 @@ def command(
     ] = None,
     driver: Annotated[
         str | None,
-        typer.Option("--driver", metavar="KIND", help="native, instead of driver.kind.", show_default=False),
+        typer.Option(
+            "--driver", metavar="KIND", help="aisbench or native, instead of driver.kind.", show_default=False
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            metavar="FILE",
+            help="AISBench template, instead of aisbench.config.",
+            show_default=False,
+        ),
     ] = None,
     measure_only: Annotated[
         bool, typer.Option("--measure-only", help="Measure, but leave the analysis to `hitlab analyze`.")
@@ -55,19 +66,23 @@ def command(
     from runner.prepared import find_prepared
 
     terminal: Terminal = context.obj
-    loaded, overrides = with_overrides(load_scenario(scenario), engine=engine, driver=driver)
-    if "aisbench" in loaded.model_fields_set and "driver" not in loaded.model_fields_set and driver is None:
-        print_warning(
-            "this version has no AISBench driver: the native driver sends the requests, with the settings of "
-            "aisbench.model; set driver.kind: native to silence this"
-        )
+    loaded, overrides = with_overrides(load_scenario(scenario), engine=engine, driver=driver, config=config)
     prepared = find_prepared(scenario, loaded, manifest)
     with (
         terminal.progress() as progress,
         running_engine(loaded, scenario, prepared.manifest.directory, progress) as target,
         stop_on_signals() as stop,  # the innermost: an engine of ours is started and ended without its clock
     ):
-        measured = measure(loaded, prepared, target, overrides=overrides, stop=stop, progress=progress)
+        measured = measure(
+            loaded,
+            prepared,
+            target,
+            overrides=overrides,
+            stop=stop,
+            progress=progress,
+            scenario_folder=scenario.resolve().parent,
+            say=terminal.say,
+        )
     if measure_only:
         print(measured.root)
         return 0
@@ -92,13 +107,13 @@ def show_result(manifest: Path, measured: MeasurementDirectory) -> int:
 
 
 def with_overrides(
-    scenario: Scenario, *, engine: str | None, driver: str | None
+    scenario: Scenario, *, engine: str | None = None, driver: str | None = None, config: Path | None = None
 ) -> tuple[Scenario, dict[str, Any]]:
     """The scenario with the command line's choices, and which they were."""
     overrides: dict[str, Any] = {}
     for option, value, section, kinds in (
         ("--engine", engine, "engine", ("external", "simulator", "vllm")),
-        ("--driver", driver, "driver", ("native",)),
+        ("--driver", driver, "driver", ("aisbench", "native")),
     ):
         if value is None:
             continue
@@ -107,6 +122,14 @@ def with_overrides(
         changed = getattr(scenario, section).model_copy(update={"kind": value})
         scenario = scenario.model_copy(update={section: changed})
         overrides[f"{section}.kind"] = value
+    if config is not None:
+        if not config.is_file():
+            raise ScenarioError(f"--config {config}: no such file")
+        if scenario.driver_kind != "aisbench":
+            raise ScenarioError("--config is for AISBench; add --driver aisbench")
+        overrides["aisbench.config"] = template = str(config.resolve())
+        changed = scenario.aisbench.model_copy(update={"config": template})
+        scenario = scenario.model_copy(update={"aisbench": changed})
     return scenario, overrides
 
 

@@ -102,7 +102,7 @@ def test_cold_and_then_again_after_the_reset(
 def test_without_streaming_the_hit_rate_is_still_exact(
     hitlab: Hitlab, engine_url: str, write_scenario: WriteScenario
 ) -> None:
-    path = write_scenario(engine_url, aisbench={"model": {"stream": False}})
+    path = write_scenario(engine_url, aisbench={"model": {"stream": False}}, driver={"kind": "native"})
     directory = prepared(hitlab, path)
     assert hitlab("run", "--scenario", path).code == 0
     assert_equal_to_the_token(directory)

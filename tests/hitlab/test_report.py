@@ -90,7 +90,7 @@ def test_the_latest_complete_measurement_or_the_one_named(
 def test_without_a_stream_the_times_of_tokens_are_null_and_the_hit_rate_is_there(
     hitlab: Hitlab, engine_url: str, write_scenario: WriteScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = write_scenario(engine_url, aisbench={"model": {"stream": False}})
+    path = write_scenario(engine_url, aisbench={"model": {"stream": False}}, driver={"kind": "native"})
     made = prepared(hitlab, path)
     assert hitlab("run", "--scenario", path).code == 0
     report = json.loads(hitlab("report", "--manifest", made.manifest).out)

@@ -34,7 +34,7 @@ def test_defaults_are_those_of_the_reference() -> None:
     assert scenario.service.poll_interval_seconds == 5.0
     assert scenario.aisbench.extra_args == {"--num-warmups": 0}
     assert scenario.concurrency == 1
-    assert scenario.driver.retries == 0
+    assert scenario.retries == 0
 
 
 def test_driver_falls_back_to_aisbench_settings() -> None:

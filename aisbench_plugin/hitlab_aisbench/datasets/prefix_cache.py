@@ -1,0 +1,40 @@
+"""The prepared requests as an AISBench dataset."""
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+from ais_bench.benchmark.datasets.base import BaseDataset
+from datasets import Dataset, Features, Value
+
+FEATURES = Features(
+    {
+        "question": Value("string"),
+        "answer": Value("string"),
+        "max_out_len": Value("int64"),
+        "request_id": Value("string"),
+        "group": Value("string"),
+        "dp_rank": Value("int32"),
+        "lane_sequence": Value("int64"),
+    }
+)
+
+
+class PrefixCacheDataset(BaseDataset):
+    """The rows of full.jsonl, in final order. `dp_rank` and `lane_sequence` are None in rows without a lane."""
+
+    @staticmethod
+    def load(full_path: str, **_: Any) -> Dataset:
+        columns: dict[str, list[Any]] = {name: [] for name in FEATURES}
+        with Path(full_path).open("rb") as file:
+            for position, line in enumerate(file):
+                row = orjson.loads(line)
+                if row["sequence_index"] != position:
+                    raise ValueError(
+                        f"{full_path}:{position + 1}: the rows are not in final order; prepare them again"
+                    )
+                columns["max_out_len"].append(row["max_tokens"])
+                columns["group"].append(row["group_id"])
+                for name in ("question", "answer", "request_id", "dp_rank", "lane_sequence"):
+                    columns[name].append(row[name])
+        return Dataset.from_dict(columns, features=FEATURES)

@@ -1,0 +1,111 @@
+"""What AISBench is told: the job file of `hitlab_aisbench`, made from the scenario. No secret is in it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from contract.errors import ScenarioError
+from contract.manifest import Manifest
+from contract.scenario import Aisbench, Scenario
+from contract.scenario.aisbench_arguments import command_line, forwarded
+from runner.engines.engine import Engine
+
+PLUGIN_TEMPLATE = "plugins/prefix_cache/config_examples/prefix_cache_perf.py"
+"""The template of AISBench's prefix-cache plugin, which scenarios name by default: ours takes its place."""
+
+DEFAULT_WORK_DIR = str(Aisbench.model_fields["work_dir"].default)
+
+
+def template_of(scenario: Scenario) -> Path | None:
+    """The user's template; None: the one that we ship.
+
+    Raises ScenarioError: there is no such file.
+    """
+    path = Path(scenario.aisbench.config)
+    if path.is_file():
+        return path
+    if path.as_posix().endswith(PLUGIN_TEMPLATE):
+        return None
+    raise ScenarioError(f"aisbench.config: {path}: no such file; leave it out to use HitLab's own template")
+
+
+def file_name(text: str) -> str:
+    """An abbreviation names files and folders of AISBench's: a separator in it would make others of them."""
+    return text.replace("/", "_").replace("\\", "_")
+
+
+def aisbench_job(
+    scenario: Scenario,
+    scenario_folder: Path,
+    manifest: Manifest,
+    engine: Engine,
+    *,
+    tokenizer: Path,
+    config: Path,
+    scratch: Path,
+) -> dict[str, Any]:
+    """The content of the job file.
+
+    Every setting of dataset and model is `fixed` (HitLab's), `chosen` (said in the scenario: counts more than the
+    template) or a default (counts less). `scenario_folder` is where relative paths of the template start.
+    """
+    aisbench, run_id = scenario.aisbench, manifest.directory.run_id
+    work_dir = Path(aisbench.work_dir)
+    base_work_dir = scenario_folder / DEFAULT_WORK_DIR
+    template = template_of(scenario)
+    chosen_work_dir = work_dir if template is None or work_dir != base_work_dir.resolve() else None
+    return {
+        "template": None if template is None else str(template),
+        "template_environment": {
+            "AISBENCH_PREFIX_CACHE_SCENARIO": manifest.document["scenario_path"],
+            "AISBENCH_PREFIX_CACHE_MANIFEST": str(manifest.directory.manifest),
+            "AISBENCH_PREFIX_CACHE_WORK_DIR": str(work_dir),
+        },
+        "config": str(config),
+        "folder": str(scenario_folder),
+        "scratch": str(scratch),
+        "work_dir": None if chosen_work_dir is None else str(chosen_work_dir),
+        "arguments": [*forwarded(command_line(aisbench.extra_args)), "--num-warmups", "0"],
+        "dataset": {
+            "fixed": {
+                "abbr": file_name(aisbench.dataset.abbr or run_id),
+                "full_path": str(manifest.directory.full),
+                "input_columns": aisbench.dataset.input_columns,
+                "output_column": aisbench.dataset.output_column,
+                "prompt_template": aisbench.dataset.prompt_template,
+                "pred_role": aisbench.dataset.pred_role,
+            },
+            "chosen": {},
+            "defaults": {},
+        },
+        "model": {
+            "fixed": {
+                "attr": aisbench.model.attr,
+                "abbr": file_name(aisbench.model.abbr or f"{run_id}-vllm"),
+                "path": str(tokenizer),
+                "trust_remote_code": scenario.tokenizer.trust_remote_code,
+                "model": engine.model,
+                "url": engine.inference_url,
+                "timeout_seconds": scenario.request_timeout_seconds,
+            },
+            **_model_settings(scenario),
+        },
+    }
+
+
+def _model_settings(scenario: Scenario) -> Mapping[str, dict[str, Any]]:
+    model, driver = scenario.aisbench.model, scenario.driver
+    values = {
+        "stream": model.stream,
+        "max_out_len": model.max_out_len,
+        "generation_kwargs": model.generation_kwargs,
+        "batch_size": scenario.concurrency,
+        "retry": scenario.retries + 1,  # AISBench counts attempts
+    }
+    said = {name for name in values if name in model.model_fields_set}
+    said |= {"batch_size"} if driver.concurrency is not None else set()
+    said |= {"retry"} if driver.retries is not None else set()
+    return {
+        "chosen": {name: value for name, value in values.items() if name in said},
+        "defaults": {name: value for name, value in values.items() if name not in said},
+    }

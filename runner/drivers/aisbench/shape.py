@@ -1,0 +1,41 @@
+"""How full the load was, from when its attempts were under way. Pure."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from runner.drivers.aisbench.attempts import Span
+
+
+@dataclass(frozen=True)
+class LoadShape:
+    """`empty_seconds`: slot-seconds without a request although there were some left to start."""
+
+    wall_seconds: float
+    mean_in_flight: float
+    max_in_flight: int
+    empty_seconds: float
+
+
+def load_shape(spans: Iterable[Span], *, slots: int, rows: int) -> LoadShape:
+    """The shape of a load of `rows` requests over `slots` slots.
+
+    Attempts of one request count one by one: between them it occupies nothing.
+    """
+    # At one moment ends come before starts: a slot that changes hands is not counted twice.
+    changes = sorted(
+        change for span in spans for change in ((span.start_ns, 1), (max(span.end_ns, span.start_ns), -1))
+    )
+    if not changes:
+        return LoadShape(0.0, 0.0, 0, 0.0)
+    busy = empty = in_flight = highest = started = 0
+    before = changes[0][0]
+    for moment, change in changes:
+        passed = moment - before
+        busy += passed * in_flight
+        empty += passed * max(0, min(slots - in_flight, rows - started))
+        before = moment
+        in_flight += change
+        started += change > 0
+        highest = max(highest, in_flight)
+    wall = before - changes[0][0]
+    return LoadShape(wall / 1e9, busy / wall if wall else 0.0, highest, empty / 1e9)
