@@ -31,6 +31,7 @@ from simulator.bodies import (
 from simulator.config import SimulatorConfig
 from simulator.engine import Emission, Engine, Prompt, Submission
 from simulator.http import Request, Response
+from simulator.images import ImageReader, SeenImage, Span
 from simulator.replies import Call, ChatReply, CompletionReply, Frame
 from simulator.sampling import check_sampling
 from simulator.vocabulary import Vocabulary
@@ -58,7 +59,9 @@ class App:
         self.vocabulary = Vocabulary(tokenizer)
         self.engine = Engine(config, self.vocabulary)
         self._vocab_size = config.vocab_size or tokenizer.vocab_size
+        self._placeholder = tokenizer.vocab_size - 1
         mark = sha256(config.model_dump_json().encode()).hexdigest()[:8]
+        self.images = ImageReader(config.tokens_per_image, config.patch_pixels) if config.multimodal else None
         self.frame = Frame(
             config.model_name,
             f"vllm-{VLLM_VERSION}-dp{config.ranks}-{mark}",
@@ -82,7 +85,7 @@ class App:
         if config.dev_mode:
             self._routes |= {
                 "/reset_prefix_cache": {"POST": self._reset},
-                "/reset_mm_cache": {"POST": self._empty},
+                "/reset_mm_cache": {"POST": self._reset_images},
                 "/reset_encoder_cache": {"POST": self._empty},
                 "/is_sleeping": {"GET": self._is_sleeping},
                 "/server_info": {"GET": self._server_info},
@@ -175,11 +178,17 @@ class App:
         done = self.engine.reset(reset_running=query.reset_running_requests)
         response.send(200, orjson.dumps({"success": done}))
 
+    async def _reset_images(self, _: Request, response: Response) -> None:
+        self.engine.reset_images()
+        response.send(200, content_type=None)
+
     async def _tokenize(self, request: Request, response: Response) -> None:
         body = read_tokenize(self._json(request))
         self._check_model(body.model)
-        text = body.prompt if isinstance(body, TokenizeBody) else self._chat_text(body)
-        ids = self._encode(text, body.add_special_tokens)
+        if isinstance(body, TokenizeBody):
+            ids = self._encode(body.prompt, body.add_special_tokens)
+        else:
+            ids, _ = self._conversation(body)
         strings = [self.tokenizer.decode([token]) for token in ids] if body.return_token_strs else None
         answer = {
             "count": len(ids),
@@ -213,9 +222,10 @@ class App:
         asked = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
         if asked is not None:
             self._check_most_output(asked)
-        ids = self._checked_length(self._encode_bounded(self._chat_text(body), body.add_special_tokens))
+        ids, spans = self._conversation(body)
+        self._checked_length(ids[: self.config.max_model_len + 1])
         limit = self.config.max_model_len if asked is None else asked
-        await self._generate(request, response, ChatReply, body, [ids], limit)
+        await self._generate(request, response, ChatReply, body, [ids], limit, spans)
 
     async def _generate(
         self,
@@ -225,6 +235,7 @@ class App:
         body: CompletionBody | ChatBody,
         prompts: list[list[int]],
         most: int,
+        spans: tuple[Span, ...] = (),
     ) -> None:
         room = [min(most, self.config.max_model_len - len(ids)) for ids in prompts]
         for max_tokens in room:
@@ -238,6 +249,7 @@ class App:
             room,
             () if body.cache_salt is None else ("salt", body.cache_salt),
             _rank(request.headers.get("x-data-parallel-rank")),
+            spans,
         )
         await (self._stream if body.stream else self._whole)(style, call, response)
 
@@ -251,7 +263,7 @@ class App:
                 raise RefusedError("The decoder prompt cannot be empty")
             if max(ids) >= self._vocab_size:
                 raise RefusedError(f"Token id {max(ids)} is out of vocabulary")
-        prompts = [Prompt(np.array(ids, dtype=np.int32), call.extra_keys) for ids in call.prompts]
+        prompts = [Prompt(np.array(ids, dtype=np.int32), call.extra_keys, call.spans) for ids in call.prompts]
         return self.engine.submit(
             prompts, n=call.body.n, max_tokens=call.max_tokens, rank=call.rank, deliver=deliver
         )
@@ -362,23 +374,48 @@ class App:
             for item in items
         ]
 
-    def _chat_text(self, body: ChatBody | TokenizeChatBody) -> str:
-        """The conversation in ChatML, which stands for whatever template a real model brings."""
+    def _conversation(self, body: ChatBody | TokenizeChatBody) -> tuple[list[int], tuple[Span, ...]]:
+        """Token ids of the conversation in ChatML, which stands for whatever template a real model brings; its images."""
         if not body.messages:
             raise RefusedError(
                 "Cannot apply chat template to an empty conversation. Provide at least one message."
             )
-        turns = [f"<|im_start|>{turn.role}\n{self._content(turn)}<|im_end|>\n" for turn in body.messages]
+        pieces: list[str | SeenImage] = []
+        for turn in body.messages:
+            pieces += [f"<|im_start|>{turn.role}\n", *self._content(turn), "<|im_end|>\n"]
         if body.add_generation_prompt:
-            turns.append("<|im_start|>assistant\n")
-        return "".join(turns)
+            pieces.append("<|im_start|>assistant\n")
+        if not any(isinstance(piece, SeenImage) for piece in pieces):
+            return self._encode_bounded("".join(map(str, pieces)), body.add_special_tokens), ()
+        return self._with_images(pieces, body.add_special_tokens)
 
-    def _content(self, message: Message) -> str:
+    def _with_images(
+        self, pieces: Sequence[str | SeenImage], special: bool
+    ) -> tuple[list[int], tuple[Span, ...]]:
+        """Each piece encoded by itself: in a real template they are told apart by special tokens."""
+        ids: list[int] = self._encode("", special)
+        spans = []
+        for piece in pieces:
+            if isinstance(piece, SeenImage):
+                spans.append(Span(len(ids), piece))
+                ids += [self._placeholder] * piece.tokens
+            else:
+                ids += self.tokenizer.encode(piece)
+        return ids, tuple(spans)
+
+    def _content(self, message: Message) -> list[str | SeenImage]:
         if message.content is None or isinstance(message.content, str):
-            return message.content or ""
-        if any(part.text is None for part in message.content):
+            return [message.content or ""]
+        texts = [part.text for part in message.content if part.image_url is None]
+        images = [part.image_url.url for part in message.content if part.image_url is not None]
+        if None in texts or (images and self.images is None):
             raise RefusedError(f"{self.config.model_name} is not a multimodal model")
-        return "\n".join(part.text or "" for part in message.content)
+        if self.images is None or not images:
+            return ["\n".join(text or "" for text in texts)]
+        return [
+            (part.text or "") if part.image_url is None else self.images.read(part.image_url.url)
+            for part in message.content
+        ]
 
 
 def _rank(header: str | None) -> int | None:

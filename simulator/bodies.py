@@ -74,14 +74,19 @@ class CompletionBody(_Generation):
     max_tokens: Annotated[int, BeforeValidator(_sixteen_for_null)] = 16
 
 
-class TextPart(BaseModel):
+class ImageUrl(BaseModel):
+    url: str
+
+
+class ContentPart(BaseModel):
     type: str
     text: str | None = None
+    image_url: ImageUrl | None = None
 
 
 class Message(BaseModel):
     role: str
-    content: str | list[TextPart] | None = None
+    content: str | list[ContentPart] | None = None
 
 
 class ChatBody(_Generation):

@@ -40,6 +40,15 @@ class SimulatorConfig(BaseModel):
         1.0
     )
     prompt_tokens_details: Annotated[bool, Field(description="report cached_tokens in usage")] = True
+    multimodal: Annotated[bool, Field(description="take images in conversations, as a vision model does")] = (
+        False
+    )
+    tokens_per_image: Annotated[
+        Count | None, Field(description="placeholder tokens of every image; default: one per patch")
+    ] = None
+    patch_pixels: Annotated[
+        Count, Field(description="side of the square patch of an image that costs one token, pixels")
+    ] = 28
     dev_mode: Annotated[bool, Field(description="offer the reset routes, as VLLM_SERVER_DEV_MODE=1 does")] = (
         True
     )

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from cachemodel.block_hashes import ExtraKeys, HashChain
 from cachemodel.block_pool import BlockPool
 from simulator.config import SimulatorConfig
+from simulator.images import Span, name_images
 from simulator.metrics import EngineMetrics, RankMetrics
 from simulator.scheduler import EngineRequest, Scheduler, Step, Token
 from simulator.vocabulary import Vocabulary
@@ -23,10 +24,11 @@ _PRESSURE_FROM = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One prompt to complete: token ids of shape (n,), and what salts its hashes."""
+    """One prompt to complete: token ids of shape (n,), images in it, and what salts its hashes."""
 
     token_ids: npt.NDArray[np.int32]
     extra_keys: ExtraKeys = ()
+    spans: tuple[Span, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +208,7 @@ class Engine:
             rank.metrics = metrics
         self._scan_from = 0
         self._ids = count()
+        self._processed_images: set[bytes] = set()
 
     async def run(self) -> None:
         """Run all ranks until cancelled."""
@@ -232,18 +235,32 @@ class Engine:
             choices = _Choices(n, n)
             for choice in range(n):
                 chain = HashChain(self.config.block_size, prompt.extra_keys)
-                chain.extend(prompt.token_ids)
+                named = name_images(prompt.token_ids, prompt.spans)
+                chain.extend(named)
                 request = EngineRequest(
                     next(self._ids),
                     len(prompt.token_ids),
                     chain,
                     length,
-                    self.vocabulary.answer_to(prompt.token_ids),
+                    self.vocabulary.answer_to(named),
                 )
                 owner = self.ranks[self._least_loaded() if rank is None else rank]
+                if choice == 0:
+                    self._look_up_images(prompt.spans, owner)
                 owner.add(_Sequence(request, number * n + choice, choices, deliver, arrived))
                 submission._owners.append((owner, request))
         return submission
+
+    def _look_up_images(self, spans: tuple[Span, ...], owner: Rank) -> None:
+        """The front end keeps processed images, for all ranks; vLLM shows what it finds at the rank that answers."""
+        for span in spans:
+            owner.metrics.mm_queries.inc()
+            owner.metrics.mm_hits.inc(span.image.identity in self._processed_images)
+            self._processed_images.add(span.image.identity)
+
+    def reset_images(self) -> None:
+        """Forget the processed images."""
+        self._processed_images.clear()
 
     def reset(self, *, reset_running: bool) -> bool:
         """Forget the cached blocks of every rank; False when one of them still holds blocks."""

@@ -1,7 +1,7 @@
 """The Prometheus metrics of vLLM 0.32 with one API server: same names, types, labels and buckets.
 
 The names are those of `vllm/v1/metrics/loggers.py`. Series whose cause a simulator does not have (external cache,
-multi-modal items, sleep) exist and stay at zero, as on an engine that does not use them.
+sleep) exist and stay at zero, as on an engine that does not use them.
 """
 
 from collections.abc import Callable, Sequence
@@ -61,6 +61,8 @@ class RankMetrics:
     cached: Counter
     cached_total: Counter
     generation_tokens: Counter
+    mm_queries: Counter
+    mm_hits: Counter
     preemptions: Counter
     finished: Counter
     step_tokens: Histogram
@@ -183,8 +185,12 @@ class EngineMetrics:
         add("hits", "vllm:prefix_cache_hits", "Prefix cache hits, in terms of number of cached tokens.")
         add(None, "vllm:external_prefix_cache_queries", "External " + ext.format("queries", "queried"))
         add(None, "vllm:external_prefix_cache_hits", "External " + ext.format("hits", "cached"))
-        add(None, "vllm:mm_cache_queries", "Multi-modal cache queries, in terms of number of queried items.")
-        add(None, "vllm:mm_cache_hits", "Multi-modal cache hits, in terms of number of cached items.")
+        add(
+            "mm_queries",
+            "vllm:mm_cache_queries",
+            "Multi-modal cache queries, in terms of number of queried items.",
+        )
+        add("mm_hits", "vllm:mm_cache_hits", "Multi-modal cache hits, in terms of number of cached items.")
         add("preemptions", "vllm:num_preemptions", "Cumulative number of preemption from the engine.")
         add("prompt_tokens", "vllm:prompt_tokens", "Number of prefill tokens processed.")
         sources = self._series(

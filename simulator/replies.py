@@ -9,6 +9,7 @@ import orjson
 from cachemodel.block_hashes import ExtraKeys
 from simulator.bodies import ChatBody, CompletionBody
 from simulator.engine import Emission
+from simulator.images import Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,7 @@ class Call:
         max_tokens: answer length for each prompt.
         extra_keys: what salts the hashes of the prompts.
         rank: asked for by the header; None leaves the choice to the balancer.
+        spans: images of the prompt; only conversations have any.
     """
 
     body: CompletionBody | ChatBody
@@ -40,6 +42,11 @@ class Call:
     max_tokens: list[int]
     extra_keys: ExtraKeys
     rank: int | None
+    spans: tuple[Span, ...] = ()
+
+    @property
+    def image_tokens(self) -> int:
+        return sum(span.image.tokens for span in self.spans)
 
     @property
     def sequences(self) -> int:
@@ -98,7 +105,8 @@ def _counts(prompt: int, completion: int) -> dict[str, Any]:
 
 def _usage(frame: Frame, call: Call, answers: list[list[int]], details: dict[str, Any]) -> dict[str, Any]:
     usage = _counts(sum(map(len, call.prompts)), sum(map(len, answers)))
-    shown = {**details, "multimodal_tokens": None} if frame.prompt_tokens_details else None
+    by_kind = {"image": call.image_tokens} if call.spans else None
+    shown = {**details, "multimodal_tokens": by_kind} if frame.prompt_tokens_details else None
     return {**usage, "prompt_tokens_details": shown, "completion_tokens_details": None}
 
 
@@ -222,7 +230,8 @@ class ChatReply(_Reply):
 
     def _details(self, cached: int) -> dict[str, Any]:
         created = _created_tokens(self._frame, self._call, cached)
-        return {"cached_tokens": cached, "created_cache_tokens": created}
+        images = {"multimodal_tokens": {"image": self._call.image_tokens}} if self._call.spans else {}
+        return {"cached_tokens": cached, "created_cache_tokens": created, **images}
 
     @staticmethod
     def whole(frame: Frame, call: Call, answers: list[list[int]], cached: int) -> dict[str, Any]:

@@ -19,6 +19,7 @@ def test_every_field_is_an_option(monkeypatch: pytest.MonkeyPatch) -> None:
         "--block-size 16 --blocks-per-rank 99 --no-prefix-caching --max-model-len 64 "
         "--max-num-batched-tokens 7 --max-num-seqs 5 --prefill-tokens-per-second 1e3 "
         "--decode-tokens-per-second 50 --speed-factor 2.5 --no-prompt-tokens-details --no-dev-mode "
+        "--multimodal --tokens-per-image 256 --patch-pixels 14 "
         "--host ::1 --port 81 --api-key-env SIM_KEY"
     )
     config = parse_options(line.split())
