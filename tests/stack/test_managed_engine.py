@@ -247,9 +247,10 @@ def starting(client: Any, folder: Path) -> subprocess.Popen[bytes]:
     """A run whose engine has been started and is not ready."""
     path = write_scenario(folder, engine={**KEPT, "kind": "vllm", "keep": False})
     prepare(path)
+    earlier = {container.id for container in managed(client)}
     process = subprocess.Popen([HITLAB, "run", "--scenario", path], stderr=subprocess.DEVNULL)
     patience = time.monotonic() + 60
-    while not [container for container in managed(client) if container.status == "running"]:
+    while not any(c.status == "running" and c.id not in earlier for c in managed(client)):
         assert process.poll() is None
         assert time.monotonic() < patience
         time.sleep(0.2)
