@@ -28,6 +28,7 @@ class RequestRecord(NamedTuple):
         itl_s: gaps between chunks that carry a choice, `chunks - 1` of them.
         chunks: such chunks; a server may put several tokens into one. 0 for answers that do not stream.
         error_text: one line without secrets, at most 300 characters.
+        image_tokens: those of `prompt_tokens` that stand for images.
     """
 
     position: int
@@ -49,6 +50,7 @@ class RequestRecord(NamedTuple):
     completion_tokens: int | None
     cached_tokens: int | None
     finish_reason: str | None
+    image_tokens: int | None = None
 
     @property
     def tpot_s(self) -> float | None:
@@ -85,6 +87,7 @@ REQUEST_SCHEMA = pa.schema(
         pa.field("completion_tokens", pa.int64()),
         pa.field("cached_tokens", pa.int64()),
         pa.field("finish_reason", pa.string()),
+        pa.field("image_tokens", pa.int64()),
     ]
 )
 

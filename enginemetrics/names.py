@@ -43,6 +43,8 @@ COUNTERS: dict[str, tuple[str, ...]] = {
     "preemptions": _counter("vllm:num_preemptions"),
     "external_queries": _counter("vllm:external_prefix_cache_queries"),
     "external_hits": _counter("vllm:external_prefix_cache_hits"),
+    "mm_cache_queries": _counter("vllm:mm_cache_queries"),
+    "mm_cache_hits": _counter("vllm:mm_cache_hits"),
     "prefill_kv_computed_tokens_sum": ("vllm:request_prefill_kv_computed_tokens_sum",),
     "request_prompt_tokens_sum": ("vllm:request_prompt_tokens_sum",),
 }

@@ -72,7 +72,11 @@ class CacheConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledgers:
-    """Counters beside queries and hits that the same traffic must agree with. None: see `unavailable`."""
+    """Counters beside queries and hits that the same traffic must agree with. None: see `unavailable`.
+
+    `mm_cache_*` count images and other items, not tokens. They are the front end's, which shows them at the rank whose
+    answer it handles next; so only their sum over ranks is exact (vLLM 0.32 `v1/engine/async_llm.py`).
+    """
 
     prompt_tokens: int | None = None
     prompt_tokens_cached: int | None = None
@@ -82,6 +86,8 @@ class Ledgers:
     preemptions: int | None = None
     external_queries: int | None = None
     external_hits: int | None = None
+    mm_cache_queries: int | None = None
+    mm_cache_hits: int | None = None
     prefill_kv_computed_tokens_sum: int | None = None
     request_prompt_tokens_sum: int | None = None
     request_success: Mapping[str, int] | None = None

@@ -1,5 +1,6 @@
 """What one answer of an OpenAI-compatible server says, and when. No I/O: fed with bytes and times."""
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import orjson
@@ -30,6 +31,7 @@ class Answer:
         "error_kind",
         "error_text",
         "finish_reason",
+        "image_tokens",
         "prompt_tokens",
         "status",
         "token_ns",
@@ -46,6 +48,7 @@ class Answer:
         self.prompt_tokens: int | None = None
         self.completion_tokens: int | None = None
         self.cached_tokens: int | None = None
+        self.image_tokens: int | None = None
         self.finish_reason: str | None = None
         self._events: SseReader | None = None
         self._body = bytearray()
@@ -157,7 +160,9 @@ class Answer:
         self.prompt_tokens = _whole(usage.get("prompt_tokens"))
         self.completion_tokens = _whole(usage.get("completion_tokens"))
         details = usage.get("prompt_tokens_details")
-        self.cached_tokens = _whole(details.get("cached_tokens")) if isinstance(details, dict) else None
+        details = details if isinstance(details, dict) else {}
+        self.cached_tokens = _whole(details.get("cached_tokens"))
+        self.image_tokens = image_tokens(details)
 
 
 def error_message(body: bytes) -> str:
@@ -173,6 +178,12 @@ def error_message(body: bytes) -> str:
         if isinstance(inner, str):
             return inner
     return _text(body)
+
+
+def image_tokens(details: Mapping[str, Any]) -> int | None:
+    """Of `usage.prompt_tokens_details`: the prompt tokens that stand for images, where the server tells."""
+    by_kind = details.get("multimodal_tokens")
+    return _whole(by_kind.get("image")) if isinstance(by_kind, dict) else None
 
 
 def _only_role(choice: dict[str, Any]) -> bool:

@@ -132,8 +132,10 @@ class Connection(asyncio.Protocol):
         """Open and without a request in flight."""
         return self._transport is not None and not self._transport.is_closing() and self._finished is None
 
-    async def exchange(self, head: bytes, body: bytes, answer: Answer, timeout_seconds: float | None) -> None:
-        """Send one request and feed `answer`; failures are noted there, none is raised.
+    async def exchange(
+        self, head: bytes, body: tuple[bytes, ...], answer: Answer, timeout_seconds: float | None
+    ) -> None:
+        """Send one request, `body` in its pieces, and feed `answer`; failures are noted there, none is raised.
 
         `timeout_seconds` is the longest silence: since the request, or since the last byte received.
 
@@ -154,7 +156,7 @@ class Connection(asyncio.Protocol):
         self._finished = finished = self._loop.create_future()
         self.exchanges += 1
         self.sent_ns = self._activity_ns = time.perf_counter_ns()
-        transport.writelines((head, body))
+        transport.writelines((head, *body))
         if timeout_seconds is not None:
             self._timeout_ns = int(timeout_seconds * 1e9)
             self._timer = self._loop.call_later(timeout_seconds, self._check_silence)

@@ -13,8 +13,9 @@ class OutgoingRequest(NamedTuple):
 
     Attributes:
         position: place in the final order.
-        body: the JSON, or a function that makes it when the request starts. With a function a waiting request
-            costs a few hundred bytes whatever the length of its prompt.
+        body: the JSON, or a function that makes it when the request starts, whole or in pieces that are sent one after
+            another (so that a large part may be the same object in many requests). With a function a waiting
+            request costs a few hundred bytes whatever the length of its prompt.
         lane: requests of one lane run one at a time, in order; None: no lane.
         dp_rank: sent as header `X-data-parallel-rank`; None: the server chooses.
         lane_sequence: place within the lane; must rise.
@@ -25,7 +26,7 @@ class OutgoingRequest(NamedTuple):
     position: int
     request_id: str
     group: str
-    body: bytes | Callable[[], bytes]
+    body: bytes | Callable[[], bytes | tuple[bytes, ...]]
     lane: Hashable | None = None
     dp_rank: int | None = None
     lane_sequence: int | None = None

@@ -300,11 +300,12 @@ class _Load:
 
     async def _serve(self, request: OutgoingRequest) -> None:
         """All attempts of a request. Its lane stays busy between them."""
-        body = request.body if isinstance(request.body, bytes) else request.body()
+        made = request.body() if callable(request.body) else request.body
+        body = (made,) if isinstance(made, bytes) else made
         head = self._head
         if request.dp_rank is not None:
             head += b"%s: %d\r\n" % (RANK_HEADER.encode(), request.dp_rank)
-        head += b"Content-Length: %d\r\n\r\n" % len(body)
+        head += b"Content-Length: %d\r\n\r\n" % sum(map(len, body))
         attempt = 0
         try:
             while True:
@@ -326,7 +327,9 @@ class _Load:
             if not self._stopping:
                 raise
 
-    async def _attempt(self, request: OutgoingRequest, attempt: int, head: bytes, body: bytes) -> Answer:
+    async def _attempt(
+        self, request: OutgoingRequest, attempt: int, head: bytes, body: tuple[bytes, ...]
+    ) -> Answer:
         """One attempt and its record; cancelled ones leave a record, too."""
         keep_text = request.on_answer is not None
         answer = Answer(keep_text=keep_text)
@@ -405,6 +408,7 @@ class _Load:
             completion_tokens=answer.completion_tokens,
             cached_tokens=answer.cached_tokens,
             finish_reason=self._presentable(answer.finish_reason),
+            image_tokens=answer.image_tokens,
         )
 
     def _presentable(self, text: str | None) -> str | None:
