@@ -3,8 +3,8 @@
     python -m tiers.environment      build it where needed, print the path of its python
 
 It holds every package that HitLab and LMCache need, but not HitLab itself: a command that runs there takes the very
-code that it was started from. The cache is `${XDG_CACHE_HOME:-~/.cache}/hitlab/tiers`; an environment belongs to its pins,
-the Python version and the machine's architecture. Standard library only: this runs before anything is installed.
+code that it was started from. The cache is `${XDG_CACHE_HOME:-~/.cache}/hitlab/tiers`; an environment belongs to its
+pins, the Python version and the machine's architecture. Standard library only: this runs before anything is installed.
 """
 
 import fcntl
