@@ -6,11 +6,16 @@ from pathlib import Path
 from typing import NoReturn
 
 from contract.errors import ServiceError
-from tiers.environment import existing_python
 from tiers.lmcache_api import installed_version
 
-# Our code is appended: the environment's own packages come first, ours have no others of their names.
+# Our code is appended: the environment's own packages come first, and it has none of our names.
 START = "import sys; sys.path.append(sys.argv.pop(1)); from hitlab.main import main; main()"
+
+
+def environment_python() -> Path:
+    """Where `make tiers` puts its environment's python."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache / "hitlab" / "tiers" / "current" / "bin" / "python"
 
 
 def ensure_lmcache(arguments: list[str]) -> None:
@@ -20,12 +25,14 @@ def ensure_lmcache(arguments: list[str]) -> None:
     """
     if installed_version() is not None:
         return
-    python = existing_python()
-    if python is None:
+    python = environment_python()
+    if not python.exists():
         raise ServiceError(
             "this bench needs LMCache, which has an environment of its own: run make tiers once, or use the image "
             "hitlab-tiers"
         )
+    if Path(sys.prefix).resolve() == python.parents[1].resolve():
+        raise ServiceError(f"{python.parents[1]} holds no LMCache: remove it and run make tiers")
     _replace(python, arguments)
 
 
