@@ -1,8 +1,6 @@
 """From a measurement to its analysis: differences, ledgers, prediction, agreement with theory, warnings."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from analyzer.actual import (
@@ -15,6 +13,8 @@ from analyzer.actual import (
     void_theory,
     why_not_measurable,
 )
+from analyzer.analysis import Analysis
+from analyzer.bench.analyze import analyze_bench
 from analyzer.causes import Circumstances, likely_cause, version_caveat
 from analyzer.engine_cache import engine_cache
 from analyzer.engine_version import parse_version
@@ -36,6 +36,7 @@ from analyzer.request_table import UNKNOWN, RequestTable, request_table
 from analyzer.scrapes import ScrapePair, metric_names, metrics_part, stored_pair
 from contract.analysis import prepared_analysis
 from contract.artifact_check import check_artifacts
+from contract.bench import is_bench
 from contract.command_log import command_log
 from contract.documents import write_document
 from contract.errors import ExitCode
@@ -47,22 +48,15 @@ from contract.run_directory import MeasurementDirectory
 from contract.scenario import Validation
 
 
-@dataclass(frozen=True)
-class Analysis:
-    """The document, where it is, and how the command ends."""
-
-    document: dict[str, Any]
-    path: Path
-    exit_code: ExitCode
-    message: str | None
-
-
 def analyze_measurement(manifest: Manifest, stamp: str, progress: Progress = silent) -> Analysis:
     """Analyse `result/runs/<stamp>/` and write its report.html. The analysis of the latest complete one also becomes that
     of the run directory.
 
-    Nothing of an earlier analysis is read, so analysing again gives the same document.
+    Nothing of an earlier analysis is read, so analysing again gives the same document. Of a bench, whose analysis is a
+    summary, that is written.
     """
+    if is_bench(manifest.document):
+        return analyze_bench(manifest, stamp)
     with command_log(manifest.directory.log("analyze"), Redactor()) as log:
         directory, measurement = find_measurement(manifest, stamp)
         check_artifacts(manifest, progress)

@@ -4,8 +4,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from analyzer.analysis import Analysis
 from analyzer.analyze import (
-    Analysis,
     agreement,
     circumstances,
     conclude,

@@ -9,7 +9,20 @@ import typer
 
 from contract.documents import unwritable
 from contract.errors import ExitCode, HitLabError
-from hitlab.commands import analyze, demo, init, inspect, needs, prepare, report, run, sim, validate, watch
+from hitlab.commands import (
+    analyze,
+    bench,
+    demo,
+    init,
+    inspect,
+    needs,
+    prepare,
+    report,
+    run,
+    sim,
+    validate,
+    watch,
+)
 from hitlab.secret_environment import load_secrets
 from hitlab.signals import end_on_sigterm, interruptible
 from hitlab.terminal import Terminal, print_error
@@ -54,6 +67,9 @@ app.command(
     add_help_option=False,  # the simulator's own options, and its own --help
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
 )(sim.command)
+
+
+app.add_typer(bench.app)
 
 
 def main(arguments: list[str] | None = None) -> None:

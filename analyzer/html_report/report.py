@@ -55,7 +55,7 @@ def render(manifest: Manifest, directory: MeasurementDirectory, requests: Reques
     style = (FOLDER / "report.css").read_text(encoding="utf-8")
     context: dict[str, Any] = {
         "style": Markup(style),  # noqa: S704 - our own file
-        "policy": _policy(style),
+        "policy": policy(style),
         "run_id": analysis["run_id"],
         "stamp": directory.stamp,
         "status": analysis["status"],
@@ -66,15 +66,15 @@ def render(manifest: Manifest, directory: MeasurementDirectory, requests: Reques
         "caveats": analysis["prediction"].get("caveats", []),
         "warnings": page.shown_warnings(analysis),
         "no_requests": no_requests,
-        "main_charts": _drawn(_request_charts(analysis, requests)),
+        "main_charts": drawn(_request_charts(analysis, requests)),
         "failed": _failed(directory, requests),
         "failed_count": analysis["actual"].get("failed_requests"),
         "void_count": analysis["actual"].get("void_requests"),
-        "first_token_chart": _drawn([_first_tokens(requests)]),
-        "latency_charts": _drawn(_latency_charts(directory, requests, performance)),
+        "first_token_chart": drawn([_first_tokens(requests)]),
+        "latency_charts": drawn(_latency_charts(directory, requests, performance)),
         "latency_table": page.latency_table(performance, no_requests),
         "load_table": page.load_table(performance, measurement),
-        "engine_charts": _drawn([_engine(directory, measurement)]),
+        "engine_charts": drawn([_engine(directory, measurement)]),
         "no_samples": _why_no_samples(measurement),
         "group_table": page.group_table(analysis, manifest.document),
         "rank_table": page.rank_table(analysis),
@@ -83,10 +83,10 @@ def render(manifest: Manifest, directory: MeasurementDirectory, requests: Reques
         "facts": page.facts(analysis, manifest, measurement, directory.stamp),
         "steps": page.steps(manifest, measurement, directory),
     }
-    return _environment().get_template("report.html.j2").render(context)
+    return environment().get_template("report.html.j2").render(context)
 
 
-def _environment() -> Environment:
+def environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(FOLDER),
         autoescape=True,
@@ -98,13 +98,13 @@ def _environment() -> Environment:
     return environment
 
 
-def _policy(style: str) -> str:
+def policy(style: str) -> str:
     """Nothing is loaded and nothing runs: only this style sheet applies."""
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     return f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
 
 
-def _drawn(found: Sequence[Chart | None]) -> list[dict[str, Any]]:
+def drawn(found: Sequence[Chart | None]) -> list[dict[str, Any]]:
     return [
         {
             "chart": chart,

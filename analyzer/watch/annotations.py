@@ -11,6 +11,7 @@ from html import escape
 from typing import Any
 
 from analyzer.watch.runs import event_time
+from contract.bench import is_bench
 from contract.warnings import WARNING_TEXTS, warning_message
 
 PHASES = {
@@ -139,6 +140,10 @@ def _verdict(
         status = str(finished["status"]) if finished else "cut short"
         reason = (finished or {}).get("error") or failure or ""
         return f"<b>no result</b>: {escape(status)}: {escape(str(reason))}"
+    status = "" if analysis["status"] == "complete" else f" ({escape(str(analysis['status']))})"
+    verdict = f"<b>{escape(str(analysis['validation']['status']))}</b>{status}: "
+    if is_bench(dict(analysis)):
+        return verdict + _bench_result(analysis)
     rates = ", ".join(
         f"{name} {'not measured' if value is None else f'{value:.2%}'}"
         for name, value in (
@@ -147,5 +152,14 @@ def _verdict(
             ("target", analysis["requested_target_hit_rate"]),
         )
     )
-    status = "" if analysis["status"] == "complete" else f" ({escape(str(analysis['status']))})"
-    return f"<b>{escape(str(analysis['validation']['status']))}</b>{status}: hit rate {rates}."
+    return f"{verdict}hit rate {rates}."
+
+
+def _bench_result(analysis: Mapping[str, Any]) -> str:
+    results = analysis["results"]
+    ttft = results["mean_ttft_ms"]
+    return (
+        f"{escape(str(analysis['config']['workload']))}: {results['successful_requests']} of "
+        f"{results['total_requests']} requests answered"
+        + ("." if ttft is None else f", mean TTFT {ttft:.1f} ms.")
+    )

@@ -17,6 +17,7 @@ from analyzer.watch.results import RunResult, run_result
 from analyzer.watch.runs import FoundMeasurement, RunEvents, find_measurements
 from analyzer.watch.targets import remove_old_targets
 from analyzer.watch.web import report_path
+from contract.bench import is_bench
 from contract.documents import read_document
 from contract.errors import HitLabError
 from contract.manifest import Manifest, read_prepared_manifest
@@ -154,7 +155,9 @@ class Watch:
             return
         followed.signature = state  # first: what cannot be read is not read again until it changes
         followed.wanted = self._annotations(followed)
-        followed.result = run_result(found, self._manifest(found)) if exposed else None
+        manifest = self._manifest(found)
+        # A bench has no target and no theory, which is what the metrics of runs are about.
+        followed.result = run_result(found, manifest) if exposed and not is_bench(manifest.document) else None
 
     def _analyse(self, followed: _Followed, now: float, *, patient: bool) -> None:
         """Analyse a run that is over and that nobody else has analysed; once, whether that works or not."""

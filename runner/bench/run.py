@@ -4,7 +4,7 @@ import logging
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
@@ -15,10 +15,8 @@ import pyarrow.parquet as pq
 
 from contract.bench import (
     ANSWERS,
-    BENCH,
     EXPECTED,
     WARM_REQUESTS,
-    BenchMeasurement,
     BenchPhase,
     BenchRecord,
     CacheEvidence,
@@ -28,24 +26,26 @@ from contract.bench import (
 from contract.command_log import command_log
 from contract.documents import whole_file, write_document
 from contract.errors import HitLabError, Interruption, ServiceError
-from contract.events import utc_now
 from contract.manifest import Manifest, seal
-from contract.measurement import EngineRecord, Finding, LoadRecord
+from contract.measurement import Finding
 from contract.progress import Progress, silent
 from contract.records import REQUEST_SCHEMA, RequestRecord, to_batch
 from contract.redaction import Redactor
 from contract.run_directory import MeasurementDirectory, create_run_directory
 from contract.streams import KV_SAMPLE_SCHEMA, TableStream, stream_to_parquet
-from enginemetrics.difference import subtract
-from runner.bench.expectation import Expected, SentRequest, by_stage, expectations, modelled_cache
+from runner.bench.documents import bench_manifest, first_measurement, load_record, phase_record
+from runner.bench.evidence import cache_evidence, prediction
+from runner.bench.expectation import Expected, SentRequest, expectations, modelled_cache
+from runner.bench.findings import contamination, differing_lengths, missed_rate, missing_reuse
 from runner.bench.lmcache import Lookups
 from runner.bench.prepare import PreparedBench
 from runner.bench.rows import CsvRows
+from runner.bench.stage import SentStage
 from runner.bench.tally import Tally
 from runner.bench.tokens import EngineTokens
 from runner.control import ControlClient, Scrape
 from runner.drivers.native.arrivals import arrival_times
-from runner.drivers.native.load import LoadProgress, LoadSummary, run_load
+from runner.drivers.native.load import LoadProgress, run_load
 from runner.kv_sampling import KvSampler
 from runner.lock import engine_lock
 from runner.measurement_record import MeasurementRecord
@@ -57,8 +57,6 @@ from runner.workloads.plan import FixedRate, InFlight, Phase, Request
 LOGGER = logging.getLogger("hitlab.runner")
 STOPPED = "stopped by the user"
 SAMPLE_SECONDS = 1.0
-DIFFERING_SHOWN = 20
-RATE_TOLERANCE = 0.05
 EXPECTED_SCHEMA = pa.schema(
     [
         pa.field("request_id", pa.string(), nullable=False),
@@ -113,10 +111,12 @@ def run_bench(
     with engine_lock(engine, output_dir, name):
         directory = create_run_directory(output_dir / name, name)
         with command_log(directory.log("bench"), redact):
-            manifest = Manifest(directory, seal(redact.document(_manifest(prepared, directory.run_id))))
+            manifest = Manifest(directory, seal(redact.document(bench_manifest(prepared, directory.run_id))))
             write_document(directory.manifest, manifest.document)
             measurement = directory.new_measurement()
-            record = MeasurementRecord(measurement, _first(prepared, manifest, measurement), redact)
+            record = MeasurementRecord(
+                measurement, first_measurement(prepared, manifest, measurement), redact
+            )
             rows = None if csv is None else CsvRows(csv)
             bench = _Bench(prepared, measurement, record, rows, tally, stop, progress, api_key)
             try:
@@ -149,25 +149,6 @@ class _Stopped(Exception):  # noqa: N818 - a way to end
     """The user asked for the end."""
 
 
-@dataclass
-class _Stage:
-    """What the phases of a stage have left."""
-
-    name: Stage
-    requests: list[Request] = field(default_factory=list)
-    records: list[RequestRecord] = field(default_factory=list)
-
-    @property
-    def answered(self) -> list[RequestRecord]:
-        return [record for record in self.records if record.error_kind is None]
-
-    @property
-    def expected_queries(self) -> int | None:
-        """Prompt tokens of all answers; None when a request left them unknown."""
-        counts = [record.prompt_tokens for record in self.records]
-        return None if None in counts else sum(count for count in counts if count is not None)
-
-
 class _Bench:
     """The state of one bench."""
 
@@ -191,8 +172,8 @@ class _Bench:
         self._progress = progress
         self._api_key = api_key
         self._client: ControlClient = prepared.engine.client
-        self._warm = _Stage("warmup")
-        self._measured = _Stage("formal")
+        self._warm = SentStage("warmup")
+        self._measured = SentStage("formal")
         self._position = 0
         self._phases: list[BenchPhase] = []
         self.failed = 0
@@ -262,7 +243,7 @@ class _Bench:
         self._record.find(settled.finding)
         return settled.scrape
 
-    def _settle(self, before: Scrape | None, stage: _Stage) -> Scrape | None:
+    def _settle(self, before: Scrape | None, stage: SentStage) -> Scrape | None:
         """The counters once they show what was answered; None when there are none."""
         if before is None:
             return None
@@ -323,7 +304,7 @@ class _Bench:
         stream_to_parquet(self._directory.kv_samples_stream, self._directory.kv_samples, KV_SAMPLE_SCHEMA)
         self._record.update(kv_polling_failures=sampler.failures)
 
-    def _send(self, phase: Phase, stage: _Stage, stream: TableStream) -> None:
+    def _send(self, phase: Phase, stage: SentStage, stream: TableStream) -> None:
         self._go_on()
         LOGGER.info("%s: %d requests", phase.name, len(phase.requests))
         self._tally.begin(phase.name, len(phase.requests))
@@ -357,7 +338,7 @@ class _Bench:
             start_within_seconds=None if rate is None else rate.seconds,
         )
         self._position += len(phase.requests)
-        self._phases.append(_phase_record(phase, stage, summary, stage.records[first:]))
+        self._phases.append(phase_record(phase, stage, summary, stage.records[first:]))
         self._update_bench()
         failed = [record for record in stage.records[first:] if record.error_kind not in (None, "aborted")]
         if failed and not phase.measured:
@@ -368,7 +349,7 @@ class _Bench:
             )
         if phase.measured:
             self.failed = summary.failed
-            self._record.update(load=_load_record(summary, concurrency, timeout))
+            self._record.update(load=load_record(summary, concurrency, timeout))
         if phase.pause_after_seconds and not self._stop.is_set():
             self._progress(f"Pause of {phase.pause_after_seconds:g} s", 0, None)
             self._stop.wait(phase.pause_after_seconds)
@@ -398,14 +379,14 @@ class _Bench:
 
     def _evidence(
         self,
-        stage: _Stage,
+        stage: SentStage,
         before: Scrape | None,
         after: Scrape | None,
         begun: Lookups | None,
         found: Lookups | None,
         **predicted: Any,
     ) -> CacheEvidence:
-        evidence = _cache_evidence(stage, before, after, self._prepared.engine.no_metrics)
+        evidence = cache_evidence(stage, before, after, self._prepared.engine.no_metrics)
         if self._prepared.lmcache is not None and begun is not None and found is not None:
             moved = found.since(begun)
             counts = {
@@ -423,17 +404,18 @@ class _Bench:
         """Compare with the plan and the block model, and say what does not fit."""
         measured = self._evidence(self._measured, before, after, begun, found)
         expected, reason = self._expect()
-        self._compare_lengths(expected)
+        self._record.find(differing_lengths([*self._warm.answered, *self._measured.answered], expected))
         stages = [(self._warm, self._stored_evidence("warmup")), (self._measured, measured)]
         for stage, evidence in stages:
             if evidence is None:
                 continue
-            updated = evidence.model_copy(update=_prediction(stage, expected, reason, evidence))
+            updated = evidence.model_copy(update=prediction(stage, expected, reason, evidence))
             self._update_bench(updated)
-            self._find_contamination(updated)
-            if stage is self._measured:
-                self._find_missing_reuse(updated)
-        self._find_missed_rate()
+            self._record.find(contamination(updated))
+            if stage is self._measured and self._prepared.reuse_expected and not self._prepared.skipped:
+                self._record.find(missing_reuse(updated))
+        for phase in self._phases:
+            self._record.find(missed_rate(phase))
 
     def _stored_evidence(self, stage: Stage) -> CacheEvidence | None:
         bench: BenchRecord = getattr(self._record.state, "bench", BenchRecord())
@@ -448,9 +430,12 @@ class _Bench:
         stages = (self._warm, self._measured)
         total = sum(len(stage.answered) for stage in stages)
         sent = self._sent(tokens, stages, total)
-        if isinstance(cache, str):
-            return {one.request_id: Expected(len(one.prompt), None, None) for one in sent}, cache
-        expected = dict(expectations(sent, cache))
+        try:
+            if isinstance(cache, str):
+                return {one.request_id: Expected(len(one.prompt), None, None) for one in sent}, cache
+            expected = dict(expectations(sent, cache))
+        except ServiceError as error:
+            return {}, f"the engine does not tokenize any more ({error})"
         failed = sum(len(stage.records) - len(stage.answered) for stage in stages)
         caveat = f"{failed} requests failed; what they left in the cache is not known" if failed else None
         rows = [
@@ -468,7 +453,7 @@ class _Bench:
             pq.write_table(pa.Table.from_pylist(rows, schema=EXPECTED_SCHEMA), file)
         return expected, caveat
 
-    def _sent(self, tokens: EngineTokens, stages: Iterable[_Stage], total: int) -> Iterator[SentRequest]:
+    def _sent(self, tokens: EngineTokens, stages: Iterable[SentStage], total: int) -> Iterator[SentRequest]:
         """Answered requests in the order of their starts, with the tokens that the engine made of them."""
         script, kwargs = self._prepared.script, self._prepared.plan.template_kwargs
         by_id = {request.request_id: request for stage in stages for request in stage.requests}
@@ -495,250 +480,6 @@ class _Bench:
                 None if follower is None else prompt(follower),
             )
             del ahead[record.request_id]
-
-    # ---- findings --------------------------------------------------------------------------------------------------
-
-    def _compare_lengths(self, expected: dict[str, Expected]) -> None:
-        records = [*self._warm.answered, *self._measured.answered]
-        differing = [
-            record
-            for record in records
-            if record.request_id in expected
-            and expected[record.request_id].prompt_tokens != record.prompt_tokens
-        ]
-        if differing:
-            first = differing[0]
-            message = (
-                f"{len(differing)} of {len(records)} prompts have another length than planned; {first.request_id}: "
-                f"{first.prompt_tokens} tokens, planned {expected[first.request_id].prompt_tokens}"
-            )
-            self._record.find(Finding(code="PROMPT_LENGTH_DIFFERS", message=message))
-
-    def _find_contamination(self, evidence: CacheEvidence) -> None:
-        """More hits than an empty cache allows: something was in it."""
-        hits = evidence.hit_tokens if evidence.hit_tokens is not None else evidence.cached_tokens
-        if hits is None or evidence.predicted_most is None or evidence.external_hit_tokens:
-            return
-        more = hits - evidence.predicted_most
-        if more > 0:
-            message = (
-                f"{evidence.stage}: {more} tokens more were found than this bench had put into the cache; start from a "
-                "clean one (--reset-cache, or a restart)"
-            )
-            self._record.find(Finding(code="CONTAMINATED", message=message, tokens=more))
-
-    def _find_missing_reuse(self, evidence: CacheEvidence) -> None:
-        """The warm phase filled the cache, and the measured one did not find it."""
-        if not self._prepared.reuse_expected or self._prepared.skipped or not self._measured.answered:
-            return
-        found = max(
-            (evidence.hit_tokens or 0) + (evidence.external_hit_tokens or 0), evidence.cached_tokens or 0
-        )
-        known = evidence.hit_tokens is not None or evidence.cached_tokens is not None
-        expected = evidence.predicted_least
-        if known and expected is not None and found < expected:
-            message = (
-                f"of {expected} tokens that the warm phase should have left in the cache {found} were found; is prefix "
-                "caching on, and is nobody else using the engine?"
-            )
-            self._record.find(Finding(code="REUSE_MISSING", message=message, tokens=expected - found))
-        elif known and found == 0:
-            message = (
-                "nothing of what the warm phase sent was found again: the measured phase ran on a cold cache"
-                + (", as the block model expects of this cache's size" if expected == 0 else "")
-            )
-            self._record.find(Finding(code="REUSE_MISSING", message=message))
-
-    def _find_missed_rate(self) -> None:
-        for phase in self._phases:
-            rate, reached = phase.requested_rate, phase.reached_rate
-            if rate is None or reached is None:
-                continue
-            if phase.withdrawn or reached < rate * (1 - RATE_TOLERANCE):
-                message = (
-                    f"{rate:g} requests per second were asked for, {reached:.2f} reached; {phase.withdrawn} of "
-                    f"{phase.planned} requests were not sent in time, the others began up to {phase.max_lag_seconds:.2f} "
-                    "s late: every user was still waiting for an answer"
-                )
-                self._record.find(Finding(code="RATE_NOT_REACHED", message=message))
-
-
-# ---- documents -----------------------------------------------------------------------------------------------------
-
-
-def _manifest(prepared: PreparedBench, run_id: str) -> dict[str, Any]:
-    general = prepared.settings.general
-    return {
-        "schema_version": "1.0",
-        "kind": BENCH,
-        "status": "prepared",
-        "run_id": run_id,
-        "workload": prepared.settings.workload.name,
-        "created_at": utc_now(),
-        "settings": prepared.exported,
-        "engine_url": prepared.engine.url,
-        "lmcache_url": general.lmcache_url,
-        "size_source": prepared.size.source,
-        "tokenizer": prepared.tokenizer,
-        "facts": dict(prepared.plan.facts),
-        "phases": [
-            {"name": phase.name, "measured": phase.measured, "requests": len(phase.requests)}
-            for phase in prepared.plan.phases
-        ],
-        "skipped_phases": list(prepared.skipped),
-        "effective_config": {"run": {"run_id": f"bench-{prepared.settings.workload.name}"}},
-    }
-
-
-def _first(prepared: PreparedBench, manifest: Manifest, directory: MeasurementDirectory) -> BenchMeasurement:
-    engine, found = prepared.engine.client.engine, prepared.engine
-    configs = [] if found.scrape is None else [rank.cache_config for rank in found.scrape.snapshot.ranks]
-    return BenchMeasurement(
-        status="running",
-        run_id=manifest.document["run_id"],
-        stamp=directory.stamp,
-        manifest_sha256=manifest.sha256,
-        started_at=utc_now(),
-        service={
-            "inference_url": engine.inference_url,
-            "metrics_url": engine.metrics_urls[0],
-            "metrics_urls": list(engine.metrics_urls),
-            "reset_url": engine.reset_url,
-            "model": engine.model,
-            "dp_size": engine.ranks,
-            "engine_label_map": {},
-        },
-        validation={},
-        engine=EngineRecord(
-            kind=engine.kind,
-            inference_url=engine.inference_url,
-            metrics_urls=list(engine.metrics_urls),
-            reset_url=engine.reset_url,
-            model=engine.model,
-            version=found.version,
-            max_model_len=found.max_model_len,
-            block_size=found.cache.block_size if found.cache else None,
-            num_gpu_blocks=[config.num_gpu_blocks if config else None for config in configs],
-        ),
-    )
-
-
-def _phase_record(
-    phase: Phase, stage: _Stage, summary: LoadSummary, records: list[RequestRecord]
-) -> BenchPhase:
-    rate = phase.pace if isinstance(phase.pace, FixedRate) else None
-    limit = phase.pace.limit if isinstance(phase.pace, InFlight) else len(phase.requests)
-    return BenchPhase(
-        name=phase.name,
-        stage=stage.name,
-        planned=len(phase.requests),
-        started=summary.started,
-        answered=summary.finished,
-        failed=summary.failed,
-        aborted=summary.aborted,
-        withdrawn=len(phase.requests) - summary.started,
-        seconds=summary.wall_seconds,
-        requested_concurrency=limit if rate is None else None,
-        mean_in_flight=summary.mean_in_flight,
-        max_in_flight=summary.max_in_flight,
-        requested_rate=None if rate is None else rate.per_second,
-        reached_rate=None if rate is None else _reached_rate(rate, records),
-        mean_lag_seconds=summary.mean_lag_seconds,
-        max_lag_seconds=summary.max_lag_seconds,
-        reopened_connections=summary.reopened_connections,
-    )
-
-
-def _reached_rate(rate: FixedRate, records: list[RequestRecord]) -> float | None:
-    """Starts over the time that they took, or should have taken where that is longer; the first start begins it."""
-    if not records:
-        return None
-    starts = [record.started_ns / 1e9 for record in records]
-    span = max(
-        max(starts) - min(starts) + 1 / rate.per_second, min(rate.seconds, len(records) / rate.per_second)
-    )
-    return len(records) / span
-
-
-def _load_record(summary: LoadSummary, concurrency: int, timeout_seconds: float) -> LoadRecord:
-    return LoadRecord(
-        driver="native",
-        concurrency=concurrency,
-        stream=True,
-        retries=0,
-        timeout_seconds=timeout_seconds,
-        started=summary.started,
-        finished=summary.finished,
-        failed=summary.failed,
-        aborted=summary.aborted,
-        retried=summary.retried,
-        wall_seconds=summary.wall_seconds,
-        mean_in_flight=summary.mean_in_flight,
-        max_in_flight=summary.max_in_flight,
-        lane_wait_seconds=summary.lane_wait_seconds,
-    )
-
-
-def _cache_evidence(
-    stage: _Stage, before: Scrape | None, after: Scrape | None, no_metrics: str | None
-) -> CacheEvidence:
-    cached = [record.cached_tokens for record in stage.answered]
-    known = [tokens for tokens in cached if tokens is not None]
-    values: dict[str, Any] = {
-        "stage": stage.name,
-        "prompt_tokens": sum(record.prompt_tokens or 0 for record in stage.answered),
-        "cached_tokens": sum(known) if cached and len(known) == len(cached) else None,
-    }
-    unavailable: dict[str, str] = {}
-    if values["cached_tokens"] is None:
-        unavailable["cached_tokens"] = (
-            "no request was answered"
-            if not cached
-            else "the answers do not tell (start vLLM with --enable-prompt-tokens-details)"
-        )
-    if before is None or after is None:
-        unavailable["hit_tokens"] = no_metrics or "there is no scrape from after the phase"
-        return CacheEvidence(**values, unavailable=unavailable)
-    difference = subtract(before.snapshot, after.snapshot)
-    if difference.unit == "tokens" and not difference.findings:
-        values["query_tokens"], values["hit_tokens"] = difference.queries, difference.hits
-    else:
-        unavailable["hit_tokens"] = (
-            difference.findings[0].message if difference.findings else "the engine counts blocks, not tokens"
-        )
-    external = [(rank.external_queries, rank.external_hits) for rank in difference.ranks]
-    if external and all(queries is not None and hits is not None for queries, hits in external):
-        values["external_query_tokens"] = sum(queries or 0 for queries, _ in external)
-        values["external_hit_tokens"] = sum(hits or 0 for _, hits in external)
-    else:
-        unavailable["external_hit_tokens"] = "the engine has no KV connector's counters"
-    return CacheEvidence(**values, unavailable=unavailable)
-
-
-def _prediction(
-    stage: _Stage, expected: dict[str, Expected], reason: str | None, evidence: CacheEvidence
-) -> dict[str, Any]:
-    bounds = by_stage(expected, (record.request_id for record in stage.answered))
-    unavailable = dict(evidence.unavailable)
-    if reason is not None:
-        unavailable["predicted"] = reason
-    elif bounds is None:
-        unavailable["predicted"] = "a request does not fit the modelled cache"
-    compared = [
-        (record.request_id, expected[record.request_id].agrees(record.cached_tokens))
-        for record in stage.answered
-        if record.cached_tokens is not None
-        and record.request_id in expected
-        and expected[record.request_id].least is not None
-    ]
-    return {
-        "predicted_least": None if bounds is None else bounds[0],
-        "predicted_most": None if bounds is None else bounds[1],
-        "compared": len(compared),
-        "as_predicted": sum(agrees for _, agrees in compared),
-        "differing": [request_id for request_id, agrees in compared if not agrees][:DIFFERING_SHOWN],
-        "unavailable": unavailable,
-    }
 
 
 def _followers(ordered: list[RequestRecord], by_id: dict[str, Request]) -> dict[str, str]:

@@ -1,0 +1,21 @@
+"""`hitlab bench`: workloads on engines and on what lies below them."""
+
+import typer
+
+from hitlab.commands.bench import compare, engine
+from hitlab.signals import interruptible
+
+app = typer.Typer(
+    name="bench",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    help="Benches in the manner of `lmcache bench`, with the evidence of what the cache did.",
+)
+app.command(
+    name="engine",
+    help=engine.__doc__,
+    add_help_option=False,  # its options are made from the workloads' parameters, and so is its --help
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)(interruptible(engine.command))
+app.command(name="compare", help=compare.__doc__)(interruptible(compare.command))

@@ -1,0 +1,308 @@
+"""Questions that make a bench's settings: four phases, one setting at a time, and always a way back.
+
+Arrow keys choose on a terminal; where there is none to draw on (stdout or stderr is redirected, TERM=dumb) lists are
+numbered. `<` goes back to the question before.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+import click
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+
+from contract.errors import ScenarioError
+from runner.bench.engine import base_url
+from runner.bench.settings import General, choices, default_text, fields_of, resolve
+from runner.workloads import WORKLOADS
+
+BACK = "<"
+WIDTH = 50
+START, EXPORT, QUIT = "start", "export", "quit"
+DEFAULT_URL = "http://localhost:8000"
+DEFAULT_LMCACHE_URL = "http://localhost:8080"
+DEFAULT_EXPORT = "bench_config.json"
+GENERAL_ASKED = ("model", "kv_cache_volume", "seed", "ignore_eos", "no_warmup")
+
+Values = dict[str, Any]
+
+
+class _Back(Exception):  # noqa: N818 - a wish, not an error
+    """The user wants the question before."""
+
+
+@dataclass(frozen=True)
+class _Question:
+    """`wanted`: whether it is asked, given what is known; `ask` gives the values it settles."""
+
+    wanted: Callable[[Values], bool]
+    ask: Callable[[Values], Values]
+
+
+def ask(given: Mapping[str, Any]) -> tuple[Values, Path | None] | None:
+    """Values by key, and where to export them to; None when the user leaves. What was given is not asked.
+
+    Raises click.Abort on Ctrl-C or the end of the input.
+    """
+    _say(f"\n{'═' * WIDTH}\n hitlab bench engine: interactive setup\n{'═' * WIDTH}\n(< goes back)")
+    questions = _questions(given)
+    answered: list[tuple[int, Values]] = []
+    position = 0
+    while position < len(questions):
+        known = _known(given, answered)
+        question = questions[position]
+        if not question.wanted(known):
+            position += 1
+            continue
+        try:
+            found = question.ask(known)
+        except _Back:
+            if answered:
+                position, _ = answered.pop()
+            continue
+        answered.append((position, found))
+        position += 1
+    known = _known(given, answered)
+    action = known.pop("_action")
+    path = known.pop("_export_path", None)
+    values = {key: value for key, value in known.items() if not key.startswith("_") and value is not None}
+    return None if action == QUIT else (values, path)
+
+
+def _known(given: Mapping[str, Any], answered: Sequence[tuple[int, Values]]) -> Values:
+    known = dict(given)
+    for _, values in answered:
+        known |= values
+    return known
+
+
+def _questions(given: Mapping[str, Any]) -> list[_Question]:
+    general = fields_of(General)
+    first = [
+        _Question(lambda _: "engine_url" not in given, _ask_engine_url),
+        _Question(lambda _: "workload" not in given, _ask_workload),
+        _Question(lambda known: _sized(known, given), _ask_lmcache),
+        _Question(
+            lambda known: known.get("_lmcache") is True,
+            lambda _: {
+                "lmcache_url": _text("LMCache URL", "Its HTTP server.", DEFAULT_LMCACHE_URL, base_url)
+            },
+        ),
+        _Question(
+            lambda known: known.get("_lmcache") is False,
+            lambda _: _ask_field("tokens_per_gb_kvcache", general["tokens_per_gb_kvcache"], "ask the engine"),
+        ),
+        *(_workload_question(key, field, given, required=True) for key, field in _workload_fields()),
+    ]
+    optional = [
+        _gate("_general", "General options", "Set model, volume, seed, warm phases?"),
+        *(_general_question(key, given) for key in GENERAL_ASKED),
+        _gate("_workload", "Workload options", "Set the parameters of this workload?"),
+        *(_workload_question(key, field, given, required=False) for key, field in _workload_fields()),
+    ]
+    last = [
+        _Question(lambda _: True, _ask_action),
+        _Question(
+            lambda known: known.get("_action") == EXPORT,
+            lambda _: {
+                "_export_path": Path(_text("File name", "Where the configuration goes.", DEFAULT_EXPORT, str))
+            },
+        ),
+    ]
+    return [*first, *optional, *last]
+
+
+def _workload_fields() -> list[tuple[str, FieldInfo]]:
+    return [item for workload in WORKLOADS.values() for item in fields_of(workload.parameters).items()]
+
+
+def _workload_question(key: str, field: FieldInfo, given: Mapping[str, Any], *, required: bool) -> _Question:
+    def wanted(known: Values) -> bool:
+        mine = (
+            key in fields_of(WORKLOADS[known["workload"]].parameters)
+            if known.get("workload") in WORKLOADS
+            else False
+        )
+        asked = required or known.get("_workload") is True
+        return mine and key not in given and field.is_required() == required and asked
+
+    return _Question(wanted, lambda _: _ask_field(key, field))
+
+
+def _general_question(key: str, given: Mapping[str, Any]) -> _Question:
+    field = fields_of(General)[key]
+    return _Question(
+        lambda known: known.get("_general") is True and key not in given, lambda _: _ask_field(key, field)
+    )
+
+
+def _sized(known: Values, given: Mapping[str, Any]) -> bool:
+    workload = WORKLOADS.get(str(known.get("workload")))
+    sized = workload is not None and (workload.needs_size or workload.name == "kv-tier-pressure")
+    return sized and "lmcache_url" not in given and "tokens_per_gb_kvcache" not in given
+
+
+def _gate(name: str, title: str, text: str) -> _Question:
+    return _Question(lambda _: True, lambda _: {name: _yes_no(title, text, default=False)})
+
+
+# ---- single questions ----------------------------------------------------------------------------------------------
+
+
+def _ask_engine_url(_known: Values) -> Values:
+    return {"engine_url": _text("Engine URL", "URL of the inference engine.", DEFAULT_URL, base_url)}
+
+
+def _ask_workload(_known: Values) -> Values:
+    options = [(workload.name, workload.title) for workload in WORKLOADS.values()]
+    return {"workload": _choose("Workload", "The type of benchmark workload to run.", options)}
+
+
+def _ask_lmcache(_known: Values) -> Values:
+    text = "Do you have a running LMCache server?\nIt can tell how many tokens a GB of KV cache holds."
+    return {"_lmcache": _yes_no("LMCache Server", text, default=True)}
+
+
+def _ask_field(key: str, field: FieldInfo, blank: str = "") -> Values:
+    title, text = key.replace("_", " "), field.description or ""
+    options = choices(key, field)
+    if options:
+        return {key: _choose(title, text, [(option, "") for option in options])}
+    if field.annotation is bool:
+        return {key: _yes_no(title, text, default=False)}
+    default = "" if field.is_required() else default_text(field)
+
+    def check(answer: str) -> Any:
+        if not answer:
+            if field.is_required():
+                raise ValueError("an answer is needed")
+            return None
+        return _checked(key, answer)
+
+    return {key: _text(title, text, default or blank, check, replace_default=not default)}
+
+
+def _checked(key: str, answer: str) -> Any:
+    """The answer, when the setting's own checks take it."""
+    models: list[type[BaseModel]] = [General, *(workload.parameters for workload in WORKLOADS.values())]
+    owner = next(model for model in models if key in fields_of(model))
+    value: Any = answer.split() if dict in _origins(fields_of(owner)[key].annotation) else answer
+    try:
+        owner.model_validate({key: value})
+    except ValidationError as error:
+        mine = [entry for entry in error.errors() if entry["loc"] and entry["loc"][0] == key]
+        if mine:
+            raise ValueError(mine[0]["msg"]) from error
+    return value
+
+
+def _origins(annotation: Any) -> set[Any]:
+    return {getattr(kind, "__origin__", kind) for kind in (annotation, *get_args(annotation))}
+
+
+def _ask_action(known: Values) -> Values:
+    values = {key: value for key, value in known.items() if not key.startswith("_") and value is not None}
+    settings = resolve(values)
+    _say(f"{'─' * WIDTH}\n Configuration Summary\n{'─' * WIDTH}")
+    lines = {
+        "engine url": settings.general.engine_url,
+        "lmcache url": settings.general.lmcache_url,
+        **settings.exported(),
+    }
+    for key, value in lines.items():
+        if value is not None:
+            _say(f"  {key.replace('_', ' ').capitalize() + ':':<32}{value}")
+    _say("─" * WIDTH)
+    options = [
+        (START, "Start benchmark"),
+        (EXPORT, "Export configuration for later use and exit"),
+        (QUIT, "Leave"),
+    ]
+    return {"_action": _choose("What would you like to do?", "", options)}
+
+
+# ---- prompts -------------------------------------------------------------------------------------------------------
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _line(prompt: str) -> str:
+    """A line of input; `<` goes back."""
+    print(prompt, end="", file=sys.stderr, flush=True)
+    line = sys.stdin.readline()
+    if not line:
+        raise click.Abort
+    answer = line.strip()
+    if answer == BACK:
+        raise _Back
+    return answer
+
+
+def _text(
+    title: str, text: str, default: str, check: Callable[[str], Any], *, replace_default: bool = False
+) -> Any:
+    """Asked until `check` takes it. With `replace_default` the default is only shown, and an empty answer stays empty."""
+    _say(f"\n{title}" + (f"\n  {text}" if text else ""))
+    while True:
+        answer = _line(f"  [default: {default}] > " if default else "  > ")
+        try:
+            return check(answer or ("" if replace_default else default))
+        except (ValueError, ScenarioError) as error:
+            _say(f"  {error}")
+
+
+def _yes_no(title: str, text: str, *, default: bool) -> bool:
+    _say(f"\n{title}")
+    for line in text.splitlines():
+        _say(f"  {line}")
+    shown = "Y/n" if default else "y/N"
+    while True:
+        answer = _line(f"  ({shown}) > ").lower()
+        if not answer:
+            return default
+        if answer in ("y", "yes", "n", "no"):
+            return answer.startswith("y")
+        _say("  y or n, please")
+
+
+def _choose(title: str, text: str, options: Sequence[tuple[str, str]]) -> str:
+    _say(f"\n{title}" + (f"\n  {text}" if text else ""))
+    return _choose_by_arrows(options) if _can_draw() else _choose_by_number(options)
+
+
+def _can_draw() -> bool:
+    return sys.stdin.isatty() and sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+
+
+def _choose_by_number(options: Sequence[tuple[str, str]]) -> str:
+    for number, (name, title) in enumerate(options, start=1):
+        _say(f"  {number}. {name:<22} {title}".rstrip())
+    while True:
+        answer = _line("  [default: 1] > ") or "1"
+        if answer.isdigit() and 1 <= int(answer) <= len(options):
+            return options[int(answer) - 1][0]
+        _say(f"  a number from 1 to {len(options)}, please")
+
+
+def _choose_by_arrows(options: Sequence[tuple[str, str]]) -> str:
+    _say("  Use up/down to navigate, Enter to select.\n")
+    at = 0
+    while True:
+        for number, (name, title) in enumerate(options):
+            _say(f"\x1b[2K  {'*' if number == at else ' '} {name:<22} {title}".rstrip())
+        key = click.getchar()
+        if key in ("\r", "\n"):
+            return options[at][0]
+        if key == BACK:
+            raise _Back
+        if key in ("\x03", "\x04"):
+            raise click.Abort
+        step = {"\x1b[A": -1, "\x1bOA": -1, "k": -1, "\x1b[B": 1, "\x1bOB": 1, "j": 1}.get(key, 0)
+        at = (at + step) % len(options)
+        print(f"\x1b[{len(options)}A", end="", file=sys.stderr, flush=True)
