@@ -31,7 +31,7 @@ def run(
 
 
 def compose(version: str, engine: str = "exit 0") -> str:
-    return f'case "$1" in compose) echo {version} ;; info) {engine} ;; esac'
+    return f'case "$1" in compose) echo {version} ;; version) {engine} ;; esac'
 
 
 @pytest.mark.parametrize("version", ["2.20.0", "2.26.1-4", "v2.39.2", "5.0.1"])
