@@ -13,17 +13,21 @@ from contract.command_log import command_log
 from contract.effective_config import effective_config
 from contract.errors import HitLabError, Interruption, ServiceError
 from contract.events import utc_now
-from contract.measurement import EngineRecord, Finding, Measurement
+from contract.measurement import EngineRecord, Finding, ImageRecord, Measurement
 from contract.progress import Progress, silent
 from contract.redaction import Redactor, service_api_key
 from contract.run_directory import MeasurementDirectory
 from contract.scenario import Scenario
+from contract.scenario.aisbench_arguments import command_line, warmups
 from runner.control import ControlClient, Scrape
 from runner.drivers.aisbench.load import AisbenchLoad, aisbench_load
+from runner.drivers.aisbench.warmup import send_warmups
 from runner.engines.engine import Engine
 from runner.formal import FormalPhase, run_formal_phase
 from runner.lock import engine_lock
 from runner.measurement_record import MeasurementRecord
+from runner.multimodal.preflight import image_preflight
+from runner.multimodal.reset import reset_image_caches
 from runner.preflight import Preflight, PreflightError, preflight
 from runner.prepared import PreparedData
 from runner.prometheus_target import published
@@ -180,23 +184,39 @@ def _run_phases(
             aisbench.wait_until_ready(stop)
             go_on()
         progress("Check the engine", 0, None)
-        checked = preflight(client, scenario, manifest, prepared.tokenizer, stop)
-        record.update(preflight=list(checked.checks), engine=_engine_record(client.engine, checked))
+        images: ImageRecord | None = None
+        if manifest.mode == "mm":
+            found = image_preflight(client, scenario, manifest, prepared.tokenizer, stop)
+            checked, images = found.checked, found.images
+        else:
+            checked = preflight(client, scenario, manifest, prepared.tokenizer, stop)
+        record.update(
+            preflight=list(checked.checks), engine=_engine_record(client.engine, checked), images=images
+        )
         for finding in checked.findings:
             record.find(finding)
+        count = warmups(command_line(scenario.aisbench.extra_args)) if aisbench is not None else 0
+        if count:
+            send_warmups(client, scenario, manifest, count, api_key=api_key, stop=stop, progress=progress)
     go_on()
     with record.phase("reset"):
-        for finding in reset_cache(
+        findings = reset_cache(
             client,
             checked.probes,
             checked.leftover_tokens,
             checked.scrape,
             assume_empty_cache=scenario.service.assume_empty_cache,
             stop=stop,
-        ):
+        )
+        if images is not None:
+            emptied = reset_image_caches(client, stop, proven=not findings)
+            findings += emptied.findings
+            emptied_now = {"primed": not emptied.prefix, "image_caches_reset": emptied.images}
+            record.update(images=images.model_copy(update=emptied_now))
+        for finding in findings:
             record.find(finding)
     go_on()
-    if manifest.document["warmup"]["enabled"]:
+    if manifest.mode == "text" and manifest.document["warmup"]["enabled"]:
         with record.phase("warmup"):
             warmed = warm_up(client, scenario, manifest, api_key=api_key, stop=stop, progress=progress)
             record.update(warmup=warmed)

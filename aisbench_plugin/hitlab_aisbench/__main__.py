@@ -38,7 +38,7 @@ def main(job_path: str, descriptor: int) -> None:
     run(job, Path(folder))
 
 
-def prepare(job: "dict[str, Any]") -> "dict[str, Any]":
+def prepare(job: dict[str, Any]) -> dict[str, Any]:
     """Write the config; returns what AISBench will do, as far as HitLab cannot know it."""
     # What AISBench needs later anyway: what is missing shows before anything has been sent.
     import ais_bench.benchmark.cli.config_manager
@@ -64,7 +64,7 @@ def prepare(job: "dict[str, Any]") -> "dict[str, Any]":
     }
 
 
-def run(job: "dict[str, Any]", folder: Path) -> None:
+def run(job: dict[str, Any], folder: Path) -> None:
     """AISBench's own command line, with its results in `folder`."""
     from ais_bench.benchmark.cli.task_manager import TaskManager
 
@@ -84,11 +84,11 @@ def run(job: "dict[str, Any]", folder: Path) -> None:
     manager.run()
 
 
-def _offer_the_names_of_the_plugin(job: "dict[str, Any]") -> None:
+def _offer_the_names_of_the_plugin(job: dict[str, Any]) -> None:
     """Templates made for AISBench's prefix-cache plugin call two functions of it; HitLab's settings answer instead."""
     package, module = "ais_bench_prefix_cache", "ais_bench_prefix_cache.config"
 
-    def settings(section: str) -> "dict[str, Any]":
+    def settings(section: str) -> dict[str, Any]:
         return {name: value for part in ("defaults", "chosen") for name, value in job[section][part].items()}
 
     config = types.ModuleType(module)
@@ -99,7 +99,7 @@ def _offer_the_names_of_the_plugin(job: "dict[str, Any]") -> None:
     sys.modules.update({package: parent, module: config})
 
 
-def _line_of_stdin() -> "str | None":
+def _line_of_stdin() -> str | None:
     """Without sys.stdin: AISBench forks, and a fork while a thread holds the lock of a Python file would hang."""
     line = b""
     while not line.endswith(b"\n"):

@@ -42,7 +42,7 @@ class Attempts:
         return self
 
     def __exit__(
-        self, kind: "type[BaseException] | None", error: "BaseException | None", trace: "TracebackType | None"
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: "TracebackType | None"
     ) -> None:
         self._write(
             {"event": "closed", "error": self._presentable(str(error) or repr(error)) if error else None}
@@ -83,7 +83,7 @@ class Attempts:
         while rest:
             rest = rest[self._file.write(rest) :]
 
-    def _presentable(self, text: "str | None") -> "str | None":
+    def _presentable(self, text: str | None) -> str | None:
         """One short line without the key: a server may echo the headers it was sent."""
         if text is None:
             return None

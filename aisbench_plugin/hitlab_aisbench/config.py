@@ -21,7 +21,7 @@ class TemplateError(ValueError):
     """The template is not usable. One line: what, and what to do."""
 
 
-def load_template(path: Path) -> "dict[str, Any]":
+def load_template(path: Path) -> dict[str, Any]:
     """What the template defines: its values by name, classes as they are."""
     source = path.read_text(encoding="utf-8")
     try:
@@ -43,8 +43,8 @@ def load_template(path: Path) -> "dict[str, Any]":
 
 
 def merge(
-    template: "dict[str, Any]", dataset: Settings, model: Settings, work_dir: "str | None"
-) -> "dict[str, Any]":
+    template: dict[str, Any], dataset: Settings, model: Settings, work_dir: str | None
+) -> dict[str, Any]:
     """The template with HitLab's dataset and model in it. `work_dir` None: the template's own, or AISBench's default."""
     merged = dict(template)
     merged["datasets"] = [_dataset(_only(template, "datasets"), dataset)]
@@ -57,7 +57,7 @@ def merge(
     return {name: plain(value) for name, value in merged.items()}
 
 
-def _only(template: "dict[str, Any]", name: str) -> "dict[str, Any]":
+def _only(template: dict[str, Any], name: str) -> dict[str, Any]:
     items = template.get(name, [{}])
     if not isinstance(items, (list, tuple)) or len(items) != 1 or not isinstance(items[0], dict):
         count = len(items) if isinstance(items, (list, tuple)) else "no"
@@ -65,7 +65,7 @@ def _only(template: "dict[str, Any]", name: str) -> "dict[str, Any]":
     return dict(items[0])
 
 
-def _dataset(template: "dict[str, Any]", settings: Settings) -> "dict[str, Any]":
+def _dataset(template: dict[str, Any], settings: Settings) -> dict[str, Any]:
     from ais_bench.benchmark.openicl.icl_evaluator import AccEvaluator
     from ais_bench.benchmark.openicl.icl_prompt_template import PromptTemplate
     from ais_bench.benchmark.openicl.icl_retriever import ZeroRetriever
@@ -100,7 +100,7 @@ def _dataset(template: "dict[str, Any]", settings: Settings) -> "dict[str, Any]"
     return merged
 
 
-def _model(template: "dict[str, Any]", settings: Settings) -> "dict[str, Any]":
+def _model(template: dict[str, Any], settings: Settings) -> dict[str, Any]:
     from hitlab_aisbench.models.completions import PrefixCacheCompletions
 
     merged = _combined(template, settings)
@@ -115,19 +115,20 @@ def _model(template: "dict[str, Any]", settings: Settings) -> "dict[str, Any]":
     return merged
 
 
-def _combined(template: "dict[str, Any]", settings: Settings) -> "dict[str, Any]":
+def _combined(template: dict[str, Any], settings: Settings) -> dict[str, Any]:
     return {**settings[DEFAULTS], **template, **settings[CHOSEN], **settings[FIXED]}
 
 
-def _infer(template: "dict[str, Any] | None") -> "dict[str, Any]":
+def _infer(template: dict[str, Any] | None) -> dict[str, Any]:
     from ais_bench.benchmark.partitioners import NaivePartitioner
-    from ais_bench.benchmark.runners import LocalRunner
     from ais_bench.benchmark.tasks import OpenICLApiInferTask
+
+    from hitlab_aisbench.runners.in_process import InProcessRunner
 
     infer = dict(template or {})
     infer.setdefault("partitioner", {"type": NaivePartitioner})
     runner = dict(infer.get("runner") or {})
-    runner.setdefault("type", LocalRunner)
+    runner.setdefault("type", InProcessRunner)
     task = dict(runner.get("task") or {})
     task["type"] = _own(task.get("type"), OpenICLApiInferTask)
     infer["runner"] = {**runner, "task": task}
@@ -156,7 +157,7 @@ def plain(value: Any) -> Any:
     raise TemplateError(f"a value of {type(value).__name__} cannot be written into a config: {value!r}")
 
 
-def source(config: "dict[str, Any]") -> str:
+def source(config: dict[str, Any]) -> str:
     """The config as Python."""
     return "".join(
         f"{name} = {pprint.pformat(value, width=110, sort_dicts=False)}\n\n" for name, value in config.items()

@@ -5,16 +5,16 @@ here reaches AISBench as it stands.
 """
 
 from ais_bench.benchmark.partitioners import NaivePartitioner
-from ais_bench.benchmark.runners import LocalRunner
 from ais_bench.benchmark.tasks import OpenICLApiInferTask
 
 from hitlab_aisbench.datasets.prefix_cache import PrefixCacheDataset
 from hitlab_aisbench.models.completions import PrefixCacheCompletions
+from hitlab_aisbench.runners.in_process import InProcessRunner
 
 datasets = [{"type": PrefixCacheDataset}]
 models = [{"type": PrefixCacheCompletions}]
 infer = {
     "partitioner": {"type": NaivePartitioner},
-    "runner": {"type": LocalRunner, "max_num_workers": 1, "task": {"type": OpenICLApiInferTask}},
+    "runner": {"type": InProcessRunner, "task": {"type": OpenICLApiInferTask}},
 }
 summarizer = {"attr": "performance"}

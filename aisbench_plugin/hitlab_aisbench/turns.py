@@ -35,7 +35,7 @@ def write_turns(folder: Path, lanes: Iterable[Hashable | None]) -> None:
 class Turns:
     """The turns of a load as one of its processes sees them. `lock` is the one that all of them share."""
 
-    def __init__(self, folder: Path, lock: "AbstractContextManager[Any]") -> None:
+    def __init__(self, folder: Path, lock: AbstractContextManager[Any]) -> None:
         self._before = np.fromfile(folder / _BEFORE, dtype=np.int64)
         self._state = np.memmap(folder / _STATE, dtype=np.uint8, mode="r+", shape=self._before.shape)
         self._lock = lock

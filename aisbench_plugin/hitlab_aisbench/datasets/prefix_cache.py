@@ -16,15 +16,21 @@ FEATURES = Features(
         "group": Value("string"),
         "dp_rank": Value("int32"),
         "lane_sequence": Value("int64"),
+        "offset": Value("int64"),
+        "length": Value("int64"),
     }
 )
 
 
 class PrefixCacheDataset(BaseDataset):
-    """The rows of full.jsonl, in final order. `dp_rank` and `lane_sequence` are None in rows without a lane."""
+    """The rows of full.jsonl, in final order. `dp_rank` and `lane_sequence` are None in rows without a lane.
 
-    @staticmethod
-    def load(full_path: str, **_: Any) -> Dataset:
+    `offset` and `length` are the bytes of a row in the file `full_path`.
+    """
+
+    def load(self, full_path: str, **_: Any) -> Dataset:
+        self.full_path = full_path
+        offset = 0
         columns: dict[str, list[Any]] = {name: [] for name in FEATURES}
         with Path(full_path).open("rb") as file:
             for position, line in enumerate(file):
@@ -33,6 +39,9 @@ class PrefixCacheDataset(BaseDataset):
                     raise ValueError(
                         f"{full_path}:{position + 1}: the rows are not in final order; prepare them again"
                     )
+                columns["offset"].append(offset)
+                columns["length"].append(len(line))
+                offset += len(line)
                 columns["max_out_len"].append(row["max_tokens"])
                 columns["group"].append(row["group_id"])
                 for name in ("question", "answer", "request_id", "dp_rank", "lane_sequence"):

@@ -58,7 +58,7 @@ class PrefixCacheCompletions(VLLMCustomAPI):
     longest silence: of the connect and between bytes (None: no limit). `retry` is AISBench's: the number of attempts.
     """
 
-    def __init__(self, url: str, timeout_seconds: "float | None" = None, **options: Any) -> None:
+    def __init__(self, url: str, timeout_seconds: float | None = None, **options: Any) -> None:
         super().__init__(url=url, **options)
         self.url = url
         self.headers["Accept-Encoding"] = "identity"
@@ -108,7 +108,7 @@ class PrefixCacheCompletions(VLLMCustomAPI):
         return answer
 
     async def _attempt(
-        self, session: aiohttp.ClientSession, headers: "dict[str, str]", body: bytes, exchange: Exchange
+        self, session: aiohttp.ClientSession, headers: dict[str, str], body: bytes, exchange: Exchange
     ) -> None:
         """One attempt. On a kept connection that the server had closed before it read anything it begins anew."""
         while True:
@@ -133,7 +133,7 @@ class PrefixCacheCompletions(VLLMCustomAPI):
             return
 
     async def _post(
-        self, session: aiohttp.ClientSession, headers: "dict[str, str]", body: bytes, exchange: Exchange
+        self, session: aiohttp.ClientSession, headers: dict[str, str], body: bytes, exchange: Exchange
     ) -> None:
         answer = exchange.answer
         async with session.post(
@@ -183,7 +183,7 @@ def tracing() -> aiohttp.TraceConfig:
     return trace
 
 
-async def _drain(stream: "AsyncIterator[bytes]") -> None:
+async def _drain(stream: AsyncIterator[bytes]) -> None:
     """Read what follows the end mark, so that the connection can be used again; the answer itself is decided.
 
     A server that keeps the message open, or breaks it off here, costs nothing but the connection.

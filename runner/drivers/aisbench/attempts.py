@@ -88,7 +88,8 @@ class AttemptReader:
 
 
 def _record(event: dict[str, Any]) -> RequestRecord:
-    values = {name: event[name] for name in _FIELDS}
+    # Fields with a default are of loads that AISBench does not send, images for instance.
+    values = {name: event[name] for name in _FIELDS if name not in RequestRecord._field_defaults}
     return RequestRecord(**{**values, "itl_s": tuple(values["itl_s"])})
 
 

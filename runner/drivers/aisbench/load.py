@@ -59,6 +59,7 @@ class AisbenchLoad:
         manifest: Manifest,
         directory: MeasurementDirectory,
         records: Path,
+        redact: Redactor,
     ) -> None:
         self._process = process
         self._scenario = scenario
@@ -66,6 +67,7 @@ class AisbenchLoad:
         self._lanes = manifest.document["prefix_cache"]["mode"] == "cold"
         self._directory = directory
         self._records = records
+        self._redact = redact
         self._ready: dict[str, Any] = {}
 
     def wait_until_ready(self, stop: threading.Event) -> None:
@@ -118,15 +120,26 @@ class AisbenchLoad:
         flush()
         progress("Run requests", len(rows.last), self._rows_planned)
 
+        self._keep_log(folder)
         results, missing = self._results(folder, stop)
         if failure is None and not stop.is_set():
-            failure = _failure(reader, code, missing, len(rows.last), self._rows_planned)
+            failure = _failure(
+                reader, code, missing, len(rows.last), self._rows_planned, process.last_words()
+            )
         return LoadOutcome(
             load=self._load_record(reader, rows),
             aisbench=self._record(folder, code, results),
             findings=_disagreement(results, rows),
             failure=None if failure is None else self._driver_error(failure, rows),
         )
+
+    def _keep_log(self, folder: Path) -> None:
+        """The process that sends writes a log of its own, into AISBench's folder."""
+        log = folder / "logs" / "infer" / self._ready["model_abbr"] / f"{self._ready['dataset_abbr']}.out"
+        if log.is_file():
+            with writing(self._directory.aisbench_log), self._directory.aisbench_log.open("a") as kept:
+                kept.write("\n=== the process that sent the requests ===\n")
+                kept.write(self._redact(log.read_text(encoding="utf-8", errors="replace")))
 
     def _results(self, folder: Path, stop: threading.Event) -> tuple[Results | None, str | None]:
         if stop.is_set():
@@ -181,13 +194,13 @@ class AisbenchLoad:
 
 
 def _failure(
-    reader: AttemptReader, code: int | None, missing: str | None, sent: int, planned: int
+    reader: AttemptReader, code: int | None, missing: str | None, sent: int, planned: int, last_words: str
 ) -> str | None:
     """Why AISBench cannot be said to have done its work; the earliest reason."""
     if reader.errors:
         return reader.errors[0]
     if code != 0:
-        return f"it ended with exit code {code}"
+        return f"it ended with exit code {code} ({last_words})"
     if sent < planned:
         return "it ended before the last request"
     return missing
@@ -246,7 +259,7 @@ def aisbench_load(
             redact=redact,
             say=say,
         ) as process:
-            yield AisbenchLoad(process, scenario, manifest, directory, records)
+            yield AisbenchLoad(process, scenario, manifest, directory, records, redact)
 
 
 def tokenizer_folder(tokenizer: Tokenizer, otherwise: Path) -> Path:

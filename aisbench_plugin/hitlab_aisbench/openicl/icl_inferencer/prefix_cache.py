@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import orjson
 from ais_bench.benchmark.models.output import RequestOutput
 from ais_bench.benchmark.openicl.icl_inferencer.icl_gen_inferencer import GenInferencer
 from ais_bench.benchmark.utils.core.valid_global_consts import get_max_chunk_size
@@ -35,14 +36,21 @@ class PrefixCacheInferencer(GenInferencer):
     costs no concurrency, and lanes may be worked on by any process.
     """
 
-    def get_data_list(self, retriever: Any) -> "list[dict[str, Any]]":
+    def get_data_list(self, retriever: Any) -> list[dict[str, Any]]:
+        """The rows without their prompts, which are read again when they are sent: AISBench copies what is here into
+        shared memory, of which a container has little.
+        """
         data = super().get_data_list(retriever)
-        rows = retriever.test_ds
-        columns = zip(
-            data, rows["request_id"], rows["group"], rows["dp_rank"], rows["lane_sequence"], strict=True
-        )
-        for position, (item, request_id, group, rank, sequence) in enumerate(columns):
-            item["row"] = Row(position, request_id, group, rank, sequence)
+        rows, path = retriever.test_ds, retriever.dataset.full_path
+        if [item.pop("prompt") for item in data] != rows["question"]:
+            raise ValueError(
+                "a prompt is not the question of its row: the prompt template has to be {question}"
+            )
+        names = ("request_id", "group", "dp_rank", "lane_sequence", "offset", "length")
+        for position, (item, *values) in enumerate(zip(data, *(rows[name] for name in names), strict=True)):
+            *identity, offset, length = values
+            item["row"] = Row(position, *identity)
+            item["place"] = (path, offset, length)
         lanes = [
             None if item["row"].dp_rank is None else (item["row"].group, item["row"].dp_rank) for item in data
         ]
@@ -53,10 +61,10 @@ class PrefixCacheInferencer(GenInferencer):
         self,
         dataset_shm_name: str,
         message_shm_name: str,
-        indexes: "dict[int, Any]",
+        indexes: dict[int, Any],
         token_bucket: Any,
-        output_json_filepath: "str | None" = None,
-    ) -> "dict[str, int]":
+        output_json_filepath: str | None = None,
+    ) -> dict[str, int]:
         self._rows = shared_memory.SharedMemory(dataset_shm_name)
         self._places = indexes
         try:
@@ -85,7 +93,7 @@ class PrefixCacheInferencer(GenInferencer):
         running: set[asyncio.Task[None]] = set()
         faults: list[BaseException] = []
 
-        def over(task: "asyncio.Task[None]") -> None:
+        def over(task: asyncio.Task[None]) -> None:
             running.discard(task)
             fault = None if task.cancelled() else task.exception()
             if fault is not None:
@@ -148,14 +156,15 @@ class PrefixCacheInferencer(GenInferencer):
             turns.end(row)
 
     async def _answered(
-        self, data: "dict[str, Any]", session: aiohttp.ClientSession, attempts: Attempts
+        self, data: dict[str, Any], session: aiohttp.ClientSession, attempts: Attempts
     ) -> None:
         """One request, counted and reported in AISBench's own way."""
+        prompt = _prompt(*data["place"])
         output = RequestOutput(self.perf_mode)
         output.uuid = data["row"].request_id
         await self.status_counter.post()
         answer = await self.model.generate(
-            data["prompt"], data["max_out_len"], output, session, row=data["row"], attempts=attempts
+            prompt, data["max_out_len"], output, session, row=data["row"], attempts=attempts
         )
         if answer.success:
             self._unreachable = 0
@@ -167,11 +176,18 @@ class PrefixCacheInferencer(GenInferencer):
         await self.status_counter.finish()
         await self.status_counter.case_finish()
         await self.output_handler.report_cache_info(
-            data["index"], data["prompt"], output, data["data_abbr"], data.get("gold")
+            data["index"], prompt, output, data["data_abbr"], data.get("gold")
         )
 
 
-async def _wait(event: asyncio.Event, seconds: "float | None") -> None:
+def _prompt(path: str, offset: int, length: int) -> str:
+    with Path(path).open("rb") as file:
+        file.seek(offset)
+        prompt: str = orjson.loads(file.read(length))["question"]
+    return prompt
+
+
+async def _wait(event: asyncio.Event, seconds: float | None) -> None:
     with suppress(asyncio.TimeoutError):
         await asyncio.wait_for(event.wait(), seconds)
 
