@@ -76,6 +76,29 @@ class EngineRecord(_Part):
     container: ContainerRecord | None = None
 
 
+class ImageRecord(_Part):
+    """What a request with images looks like to the engine, as the probes showed it, in tokens. Null with `reason`.
+
+    `prompt_tokens`: of every request. `image_tokens`: those of them that stand for its images. `tokens_before_text`: what
+    all requests have in common. `shared_tokens`: how many of these hit, in whole blocks, where they are cached.
+    `primed`: the image's blocks are in every rank's cache when the load begins. `image_caches_reset`: processed images
+    and encodings are not.
+    """
+
+    scenario: str
+    images_per_request: int
+    prompt_tokens: int
+    image_tokens: int | None
+    tokens_before_text: int | None
+    tokens_after_text: int | None
+    match_unit: int | None
+    shared_tokens: int | None
+    drops_last_block: bool = False
+    primed: bool = False
+    image_caches_reset: bool = False
+    reason: str | None = None
+
+
 class LoadRecord(_Part):
     """How the formal load went, beside the request records.
 
@@ -130,6 +153,7 @@ class Measurement(_Part):
     preflight: list[Check] = []
     phases: list[PhaseRecord] = []
     warmup: list[WarmupRecord] = []
+    images: ImageRecord | None = None
     load: LoadRecord | None = None
     aisbench: AisbenchRecord | None = None
     settled: bool | None = None

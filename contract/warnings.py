@@ -58,6 +58,18 @@ WARNING_TEXTS: Mapping[str, WarningText] = {
         "Lower the concurrency, the number of groups or the lengths, or give the engine more KV cache. If eviction is "
         "what you want to see, compare with the prediction: it replays the same cache.",
     ),
+    "IMAGE_CACHE_NOT_RESET": WarningText(
+        "The caches of processed images and of their encodings could not be emptied, so the engine may have known the "
+        "image when the load began.",
+        "Start vLLM with VLLM_SERVER_DEV_MODE=1, which mounts /reset_mm_cache and /reset_encoder_cache; take the first "
+        "request's TTFT as that of a known image otherwise.",
+    ),
+    "TEXT_TOKENS_DIFFER": WarningText(
+        "In the engine's chat template a text has another number of tokens than by itself, so requests are not exactly "
+        "as long as requests.input_length says.",
+        "Nothing is wrong with what is shared: it ends before the text. Look at tokenizer.path if it is not the engine's "
+        "own tokenizer.",
+    ),
     "DROPS_LAST_BLOCK": WarningText(
         "The engine leaves the last matched block of each request out, as vLLM does with EAGLE or MTP speculation.",
         "Expect one block less per hit than theory says, or measure without speculation.",

@@ -1,20 +1,27 @@
 """The formal phase: the prepared requests, sent and recorded."""
 
 import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import Any
 
 from contract.manifest import Manifest
 from contract.measurement import LoadRecord
+from contract.multimodal import image_dataset
 from contract.progress import Progress
 from contract.records import REQUEST_SCHEMA, RequestRecord, to_batch
 from contract.run_directory import MeasurementDirectory
 from contract.scenario import Scenario
+from contract.scenario.model import AisbenchModel
 from contract.streams import KV_SAMPLE_SCHEMA, TableStream, stream_to_parquet
 from runner.control import ControlClient
 from runner.drivers.aisbench.load import AisbenchLoad
+from runner.drivers.native.lanes import OutgoingRequest
 from runner.drivers.native.load import LoadProgress, run_load
 from runner.drivers.outcome import LoadOutcome
 from runner.kv_sampling import KvSampler
+from runner.multimodal.bodies import outgoing_image_requests
 from runner.request_bodies import outgoing_requests
 
 FLUSH_RECORDS = 1000
@@ -94,6 +101,21 @@ def run_formal_phase(
     )
 
 
+def _requests(
+    manifest: Manifest, files: ExitStack, served: str, model: AisbenchModel
+) -> Iterator[OutgoingRequest]:
+    """The prepared requests; the file that they are read from stays open as long as `files`."""
+    options: dict[str, Any] = {
+        "model": served,
+        "stream": model.stream,
+        "generation_kwargs": model.generation_kwargs,
+    }
+    if manifest.mode == "mm":
+        dataset = image_dataset(manifest)
+        return outgoing_image_requests(files.enter_context(dataset.requests.open("rb")), dataset, **options)
+    return outgoing_requests(files.enter_context(manifest.directory.full.open("rb")), **options)
+
+
 def _native_load(
     client: ControlClient,
     scenario: Scenario,
@@ -109,14 +131,9 @@ def _native_load(
         recorder.flush()
         progress("Run requests", state.finished + state.failed, manifest.request_count)
 
-    with manifest.directory.full.open("rb") as full:
+    with ExitStack() as files:
         summary = run_load(
-            outgoing_requests(
-                full,
-                model=client.engine.model,
-                stream=model.stream,
-                generation_kwargs=model.generation_kwargs,
-            ),
+            _requests(manifest, files, client.engine.model, model),
             url=client.engine.inference_url,
             concurrency=scenario.concurrency,
             on_record=recorder,

@@ -73,15 +73,15 @@ def preflight(
     """Run all checks. Nothing of the prepared data is sent."""
     checks = CheckList()
     requests = manifest.document["requests"]
-    version = _version(client)
-    max_model_len = _check_model(client, checks)
-    _check_length(requests["longest_request_tokens"], max_model_len, checks)
+    version = engine_version(client)
+    max_model_len = check_model(client, checks)
+    check_length(requests["longest_request_tokens"], max_model_len, checks)
     before = quiet_scrape(client, stop)
     if not before.settled:
         checks.require("idle", before.finding.message if before.finding else "the engine is not idle")
     checks.require("idle", None, "no request is running or waiting, counters stand still")
     cache = engine_cache(before.scrape.snapshot)
-    _check_prefix_caching(cache, checks)
+    check_prefix_caching(cache, checks)
     _check_block_size(cache, scenario, requests["input_length_summary"]["max"], checks)
     _check_capacity(cache, scenario, manifest.document, checks)
     samples = sample_prompts(manifest)
@@ -102,12 +102,13 @@ def preflight(
     )
 
 
-def _version(client: ControlClient) -> str | None:
+def engine_version(client: ControlClient) -> str | None:
+    """What the engine calls itself, where it tells."""
     answer = client.get("/version")
     return str(answer.body["version"]) if isinstance(answer.body, dict) and "version" in answer.body else None
 
 
-def _check_model(client: ControlClient, checks: CheckList) -> int | None:
+def check_model(client: ControlClient, checks: CheckList) -> int | None:
     """Whether the model is served. Returns its max_model_len where the engine tells."""
     model = client.engine.model
     answer = client.get("/v1/models")
@@ -129,7 +130,7 @@ def _check_model(client: ControlClient, checks: CheckList) -> int | None:
     return length if isinstance(length, int) else None
 
 
-def _check_length(longest_request: int, max_model_len: int | None, checks: CheckList) -> None:
+def check_length(longest_request: int, max_model_len: int | None, checks: CheckList) -> None:
     """Input and output of every request must fit; vLLM would cut max_tokens without a word."""
     if max_model_len is None:
         checks.not_checked("longest_request", "the engine does not tell its max_model_len")
@@ -144,7 +145,8 @@ def _check_length(longest_request: int, max_model_len: int | None, checks: Check
     )
 
 
-def _check_prefix_caching(cache: EngineCache, checks: CheckList) -> None:
+def check_prefix_caching(cache: EngineCache, checks: CheckList) -> None:
+    """Prefix caching is on, on every rank."""
     if cache.enabled is None:
         checks.not_checked("prefix_caching", cache.reason or "the engine does not tell")
         return
@@ -245,7 +247,7 @@ def _check_ranks(
         expected = probe.expected_hits(unit)
         if second.hits == expected - unit:
             dropped.append(probe.rank)
-        _judge_hits(name, probe, second, expected, unit, checks)
+        judge_hits(name, probe, second, expected, unit, checks)
     if dropped:
         _warn_of_dropped_blocks(manifest["theory"], unit, checks)
     return scrape, leftover
@@ -262,9 +264,10 @@ def _warn_of_dropped_blocks(theory: dict[str, Any], unit: int, checks: CheckList
     checks.warn("last_block", "DROPS_LAST_BLOCK", message, lost)
 
 
-def _judge_hits(
+def judge_hits(
     name: str, probe: Probe, result: ProbeResult, expected: int, unit: int, checks: CheckList
 ) -> None:
+    """Whether the second sending of a probe found what it must: all of its whole units, or all but one."""
     detail = f"counts for itself: {probe.tokens} tokens; sent again, {expected} of them are found"
     if result.hits is None:
         checks.not_checked(

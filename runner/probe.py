@@ -7,12 +7,12 @@ and what its unit of a hit is. Sent again after a reset it must miss: that prove
 import threading
 import time
 from dataclasses import dataclass
-from typing import Any
 
 from contract.errors import ServiceError
 from enginemetrics.difference import subtract
 from prompts.tokenizer import Tokenizer
 from runner.control import Answer, ControlClient, Scrape, refusal
+from runner.multimodal.bodies import chat_messages
 from runner.settle import POLL_SECONDS
 
 WAIT_SECONDS = 10.0
@@ -22,11 +22,12 @@ MOST_PIECES = 2000
 
 @dataclass(frozen=True)
 class Probe:
-    """A text for one rank, and how many tokens it has on the server."""
+    """A text for one rank, behind `images` (data URLs) when there are any, and how many tokens that has on the server."""
 
     rank: int
     text: str
     tokens: int
+    images: tuple[str, ...] = ()
 
     def expected_hits(self, match_unit: int) -> int:
         """Tokens that the second sending finds: whole units, never the last token (vllm.md E.5)."""
@@ -69,16 +70,7 @@ def make_probe(
 
 def send_probe(client: ControlClient, probe: Probe, before: Scrape, stop: threading.Event) -> ProbeResult:
     """Send the probe to its rank and wait until that rank, and no other, has counted it; else ServiceError."""
-    body: dict[str, Any] = {
-        "model": client.engine.model,
-        "prompt": probe.text,
-        "max_tokens": 1,
-        "temperature": 0,
-    }
-    answer = client.complete(body, probe.rank if client.engine.ranks > 1 else None)
-    if answer.status != 200:
-        hint = "; correct service.dp_size" if "data_parallel_rank" in answer.text else ""
-        raise ServiceError(f"{client.engine.inference_url}: rank {probe.rank}: {refusal(answer)}{hint}")
+    answer = ask(client, probe)
     prompt_tokens, cached_tokens = _usage(answer)
     if prompt_tokens != probe.tokens:
         raise ServiceError(
@@ -86,6 +78,19 @@ def send_probe(client: ControlClient, probe: Probe, before: Scrape, stop: thread
             "set tokenizer.path to the engine's own tokenizer and prepare again"
         )
     return _counted(client, probe, before, cached_tokens, stop)
+
+
+def ask(client: ControlClient, probe: Probe) -> Answer:
+    """The engine's answer to the probe, one token long. Raises ServiceError when there is none."""
+    content = (
+        {"messages": chat_messages(probe.images, probe.text)} if probe.images else {"prompt": probe.text}
+    )
+    body = {"model": client.engine.model, **content, "max_tokens": 1, "temperature": 0}
+    answer = client.complete(body, probe.rank if client.engine.ranks > 1 else None)
+    if answer.status != 200:
+        hint = "; correct service.dp_size" if "data_parallel_rank" in answer.text else ""
+        raise ServiceError(f"{client.engine.inference_url}: rank {probe.rank}: {refusal(answer)}{hint}")
+    return answer
 
 
 def _usage(answer: Answer) -> tuple[int | None, int | None]:

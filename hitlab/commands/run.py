@@ -1,10 +1,12 @@
 """Measure an engine with prepared data and analyse the result."""
 
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -12,12 +14,17 @@ from rich.console import Console
 from contract.errors import ExitCode, ScenarioError
 from contract.progress import Progress
 from contract.run_directory import MeasurementDirectory, RunDirectory
-from contract.scenario import Scenario, load_scenario
+from contract.scenario import Scenario
+from contract.scenario.rules import Mode
 from contract.warnings import warning_message
 from hitlab.arguments import ScenarioPath
 from hitlab.signals import stop_on_signals
 from hitlab.terminal import Terminal, print_error, print_warning
 
+if TYPE_CHECKING:
+    from runner.engines.engine import Engine
+
+CHAT_ROUTE = "/v1/chat/completions"
 TABLE_WIDTH = 200
 """Wide enough that no cell of the result is ever cut, whatever stdout is."""
 
@@ -63,14 +70,23 @@ def command(
     ] = False,
 ) -> int:
     from runner.measure import measure
-    from runner.prepared import find_prepared
+    from runner.prepared import choose_data
 
     terminal: Terminal = context.obj
-    loaded, overrides = with_overrides(load_scenario(scenario), engine=engine, driver=driver, config=config)
-    prepared = find_prepared(scenario, loaded, manifest)
+    choice = choose_data(scenario, manifest)
+    prepared, mode = choice.prepared, choice.prepared.manifest.mode
+    if mode == "mm" and config is not None:
+        raise ScenarioError("--config is for text data; leave it out, or name the text data with --manifest")
+    loaded, overrides = with_overrides(choice.scenario, engine=engine, driver=driver, config=config)
+    require_endpoint(loaded, mode)
+    if choice.passed_over is not None:
+        terminal.say(
+            f"Both kinds of data are prepared; using the newest, {mode}: {prepared.manifest.directory.manifest} "
+            f"(older: {choice.passed_over}; --manifest decides)\n"
+        )
     with (
         terminal.progress() as progress,
-        running_engine(loaded, scenario, prepared.manifest.directory, progress) as target,
+        running_engine(loaded, scenario, prepared.manifest.directory, progress, mode) as target,
         stop_on_signals() as stop,  # the innermost: an engine of ours is started and ended without its clock
     ):
         measured = measure(
@@ -133,11 +149,34 @@ def with_overrides(
     return scenario, overrides
 
 
+def require_endpoint(scenario: Scenario, mode: Mode) -> None:
+    """Texts go to completions (a chat template would shift their blocks), images to chat completions."""
+    url = scenario.service.inference_url
+    chat = url.rstrip("/").endswith("/chat/completions")
+    if scenario.engine.kind != "external" or chat == (mode == "mm"):
+        return
+    if mode == "mm":
+        right = re.sub(r"(/v1)?(/completions)?/*$", "", url) + "/v1/chat/completions"
+        raise ScenarioError(
+            f"service.inference_url: {url} takes no images; data of --mode mm needs chat completions: {right}"
+        )
+    right = url.rstrip("/").removesuffix("/chat/completions") + "/completions"
+    raise ScenarioError(
+        f"service.inference_url: {url} wraps texts in a chat template, which shifts their blocks; data of --mode text "
+        f"needs completions: {right}"
+    )
+
+
 @contextmanager
 def running_engine(
-    scenario: Scenario, path: Path, directory: RunDirectory, progress: Progress
+    scenario: Scenario, path: Path, directory: RunDirectory, progress: Progress, mode: Mode = "text"
 ) -> Iterator[Any]:
     """The engine of the scenario, started where it is ours to start, stopped at the end of the block."""
+
+    def for_mode(engine: "Engine") -> "Engine":
+        """A started engine is addressed as the data needs it."""
+        return engine if mode == "text" else replace(engine, inference_url=f"{engine.base_url}{CHAT_ROUTE}")
+
     from contract.redaction import service_api_key
     from runner.engines.external import external_engine
     from runner.engines.simulator import simulator_engine, simulator_settings
@@ -150,11 +189,11 @@ def running_engine(
 
         folder = path.resolve().parent
         with managed_engine(scenario, directory, scenario_folder=folder, progress=progress) as engine:
-            yield engine
+            yield for_mode(engine)
         return
     from simulator.options import checked_config
     from simulator.process import start_simulator
 
-    config = checked_config(simulator_settings(scenario, service_api_key(scenario.service.api_key)))
-    with start_simulator(config) as simulator:
-        yield simulator_engine(scenario, simulator.url)
+    settings = simulator_settings(scenario, service_api_key(scenario.service.api_key), images=mode == "mm")
+    with start_simulator(checked_config(settings)) as simulator:
+        yield for_mode(simulator_engine(scenario, simulator.url))

@@ -6,8 +6,8 @@ from contract.scenario import Scenario
 from runner.engines.engine import Engine
 
 
-def simulator_settings(scenario: Scenario, api_key: str) -> dict[str, Any]:
-    """Options of the simulator that stand in for the engine the scenario describes."""
+def simulator_settings(scenario: Scenario, api_key: str, *, images: bool = False) -> dict[str, Any]:
+    """Options of the simulator that stand in for the engine the scenario describes; `images`: one that takes them."""
     engine, tokenizer = scenario.engine, scenario.tokenizer
     settings = {
         "model_name": scenario.service.model,
@@ -22,6 +22,7 @@ def simulator_settings(scenario: Scenario, api_key: str) -> dict[str, Any]:
         "prefill_tokens_per_second": engine.prefill_tokens_per_second,
         "decode_tokens_per_second": engine.decode_tokens_per_second,
         "speed_factor": engine.speed_factor,
+        "multimodal": images,
     }
     return settings | ({"api_key": api_key} if api_key else {})
 

@@ -1,0 +1,270 @@
+"""Checks before a load with images, and what they learn: how many tokens an image costs, and how many all requests share.
+
+Every rank gets the image three times: with a text, with the same text (all but its last token is found), and with
+another text (what stands before the text is found). That is the theory of the load, tried out.
+"""
+
+import threading
+from dataclasses import dataclass
+
+from contract.errors import ServiceError
+from contract.manifest import Manifest
+from contract.measurement import ImageRecord
+from contract.multimodal import ImageDataset, image_dataset
+from contract.rows import read_rows
+from contract.scenario import Scenario
+from prompts.tokenizer import Tokenizer
+from runner.control import ControlClient, Scrape
+from runner.drivers.native.answer import image_tokens
+from runner.engine_cache import EngineCache, engine_cache
+from runner.multimodal.layout import TextPlaces, find_texts
+from runner.preflight import (
+    CheckList,
+    Preflight,
+    PreflightError,
+    check_length,
+    check_model,
+    check_prefix_caching,
+    engine_version,
+    judge_hits,
+)
+from runner.probe import Probe, ProbeResult, ask, send_probe
+from runner.settle import quiet_scrape
+from runner.tokenizer_check import tokens_differ
+
+PROBE_TEXT = "prefix-cache-capability-probe-0"
+OTHER_TEXT = "How many of these are shown, and where?"
+"""Nothing in common with the other at either end."""
+
+
+@dataclass(frozen=True)
+class ImagePreflight:
+    """As for text, and what a request with images looks like to this engine."""
+
+    checked: Preflight
+    images: ImageRecord
+
+
+def image_preflight(
+    client: ControlClient, scenario: Scenario, manifest: Manifest, tokenizer: Tokenizer, stop: threading.Event
+) -> ImagePreflight:
+    """Run all checks. The image is sent; of the prepared texts one is tokenized, none is sent."""
+    checks = CheckList()
+    dataset = image_dataset(manifest)
+    urls = (dataset.data_url,) * dataset.images_per_request
+    version = engine_version(client)
+    max_model_len = check_model(client, checks)
+    idle = quiet_scrape(client, stop)
+    checks.require("idle", idle.finding.message if idle.finding else None, "no request is running or waiting")
+    cache = engine_cache(idle.scrape.snapshot)
+    check_prefix_caching(cache, checks)
+    sample = str(next(read_rows(dataset.requests))["question"])
+    _check_tokenizer(client, scenario, tokenizer, sample, checks)
+
+    opening = _opening(client, urls, checks)
+    places = find_texts(client, urls, [PROBE_TEXT, OTHER_TEXT, sample])
+    record = _image_record(dataset, cache, opening, places, tokenizer, sample)
+    _check_text(places, record, tokenizer, sample, checks)
+    longest = record.prompt_tokens + int(manifest.document["output_tokens"])
+    check_length(longest, max_model_len, checks)
+    _check_capacity(cache, scenario, longest, checks)
+    scrape, leftover, record = _check_ranks(client, urls, opening, places, record, stop, checks)
+    probes = [
+        Probe(rank, PROBE_TEXT, opening.prompt_tokens, urls) for rank in range(scenario.service.dp_size)
+    ]
+    checked = Preflight(
+        checks=tuple(checks.checks),
+        findings=tuple(checks.findings),
+        version=version,
+        max_model_len=max_model_len,
+        scrape=scrape,
+        probes=tuple(probes),
+        leftover_tokens=leftover,
+    )
+    return ImagePreflight(checked, record)
+
+
+@dataclass(frozen=True)
+class _Opening:
+    """What the first request with the image said."""
+
+    prompt_tokens: int
+    cached_tokens: int | None
+    image_tokens: int | None
+
+
+def _opening(client: ControlClient, urls: tuple[str, ...], checks: CheckList) -> _Opening:
+    """Send the image for the first time, to rank 0."""
+    try:
+        answer = ask(client, Probe(0, PROBE_TEXT, 0, urls))
+    except ServiceError as error:
+        checks.require("image", str(error))
+        raise
+    usage = answer.body.get("usage") if isinstance(answer.body, dict) else None
+    usage = usage if isinstance(usage, dict) else {}
+    details = usage.get("prompt_tokens_details")
+    details = details if isinstance(details, dict) else {}
+    prompt, cached = usage.get("prompt_tokens"), details.get("cached_tokens")
+    problem = (
+        None if isinstance(prompt, int) else "the engine's answer to an image has no usage.prompt_tokens"
+    )
+    checks.require("image", problem, f"{len(urls)} of it and a short text are {prompt} tokens")
+    return _Opening(int(prompt or 0), cached if isinstance(cached, int) else None, image_tokens(details))
+
+
+def _image_record(
+    dataset: ImageDataset,
+    cache: EngineCache,
+    opening: _Opening,
+    places: TextPlaces | str,
+    tokenizer: Tokenizer,
+    sample: str,
+) -> ImageRecord:
+    before = after = shared = None
+    text, reason = len(tokenizer.encode(sample)), None
+    around = opening.prompt_tokens - len(tokenizer.encode(PROBE_TEXT))
+    if isinstance(places, str):
+        reason = places
+    else:
+        after, text = places.tokens_after, len(places.texts[2])
+        around = opening.prompt_tokens - len(places.texts[0])
+        before = around - after
+        if cache.match_unit is None:
+            reason = cache.reason or "the engine does not tell its block size"
+        else:
+            shared = before // cache.match_unit * cache.match_unit
+    return ImageRecord(
+        scenario=dataset.name,
+        images_per_request=dataset.images_per_request,
+        prompt_tokens=around + text,
+        image_tokens=opening.image_tokens,
+        tokens_before_text=before,
+        tokens_after_text=after,
+        match_unit=cache.match_unit,
+        shared_tokens=shared,
+        reason=reason,
+    )
+
+
+def _check_tokenizer(
+    client: ControlClient, scenario: Scenario, tokenizer: Tokenizer, sample: str, checks: CheckList
+) -> None:
+    asked, difference = tokens_differ(client, tokenizer, [sample])
+    if not asked:
+        checks.not_checked("tokenizer", "the engine has no /tokenize")
+        return
+    checks.require(
+        "tokenizer",
+        f"{difference}; set tokenizer.path ({scenario.tokenizer.path}) to the engine's own tokenizer and prepare again"
+        if difference
+        else None,
+        "the same token ids for a text of the data",
+    )
+
+
+def _check_text(
+    places: TextPlaces | str, record: ImageRecord, tokenizer: Tokenizer, sample: str, checks: CheckList
+) -> None:
+    """Whether a text is as long behind an image as it is alone."""
+    if isinstance(places, str):
+        checks.not_checked("text_tokens", places)
+    elif len(places.texts[2]) == len(tokenizer.encode(sample)):
+        checks.require(
+            "text_tokens",
+            None,
+            f"{record.tokens_before_text} tokens, the text, {record.tokens_after_text} tokens",
+        )
+    else:
+        checks.warn(
+            "text_tokens",
+            "TEXT_TOKENS_DIFFER",
+            f"a text of {len(tokenizer.encode(sample))} tokens has {len(places.texts[2])} in the engine's chat template",
+        )
+
+
+def _check_capacity(cache: EngineCache, scenario: Scenario, longest: int, checks: CheckList) -> None:
+    """The requests that run on a rank have to fit beside one another; they share the image's blocks."""
+    if cache.tokens_per_rank is None:
+        checks.not_checked("kv_capacity", cache.reason or "the engine does not tell the size of its KV cache")
+        return
+    running = -(-scenario.concurrency // scenario.service.dp_size)
+    needed = running * longest
+    detail = f"{running} running requests of {longest} tokens need at most {needed} of {cache.tokens_per_rank} per rank"
+    if needed <= cache.tokens_per_rank:
+        checks.require("kv_capacity", None, detail)
+    else:
+        checks.warn(
+            "kv_capacity",
+            "KV_CAPACITY",
+            f"{detail}; lower concurrency or lengths, or give the engine more KV cache",
+            needed - cache.tokens_per_rank,
+        )
+
+
+def _check_ranks(
+    client: ControlClient,
+    urls: tuple[str, ...],
+    opening: _Opening,
+    places: TextPlaces | str,
+    record: ImageRecord,
+    stop: threading.Event,
+    checks: CheckList,
+) -> tuple[Scrape, int, ImageRecord]:
+    """Every rank answers, counts for itself, finds what it has seen, and shares the image between different texts."""
+    scrape, leftover, dropped = quiet_scrape(client, stop).scrape, opening.cached_tokens or 0, False
+    for rank in range(client.engine.ranks):
+        name = f"rank_{rank}"
+        probe = Probe(rank, PROBE_TEXT, opening.prompt_tokens, urls)
+        try:
+            if rank > 0:  # rank 0 has had the opening
+                first = send_probe(client, probe, scrape, stop)
+                scrape, leftover = first.scrape, leftover + (first.hits or 0)
+            again = send_probe(client, probe, scrape, stop)
+            scrape = again.scrape
+            other = None
+            if not isinstance(places, str):
+                tokens = opening.prompt_tokens - len(places.texts[0]) + len(places.texts[1])
+                other = send_probe(client, Probe(rank, OTHER_TEXT, tokens, urls), scrape, stop)
+                scrape = other.scrape
+        except PreflightError:
+            raise
+        except ServiceError as error:
+            checks.require(name, str(error))
+            raise
+        unit = record.match_unit
+        if unit is None:
+            checks.not_checked(name, record.reason or "the engine does not tell its block size")
+            continue
+        expected = probe.expected_hits(unit)
+        judge_hits(name, probe, again, expected, unit, checks)
+        dropped = dropped or again.hits == expected - unit
+        if other is not None and record.shared_tokens is not None:
+            shared = max(0, record.shared_tokens - unit * (again.hits == expected - unit))
+            _judge_shared(rank, other, shared, checks)
+    if dropped and record.shared_tokens is not None and record.match_unit is not None:
+        message = (
+            "the engine leaves out the last matched block of every request, as with EAGLE or MTP speculation"
+        )
+        checks.warn("last_block", "DROPS_LAST_BLOCK", message)
+        record = record.model_copy(
+            update={
+                "shared_tokens": max(0, record.shared_tokens - record.match_unit),
+                "drops_last_block": True,
+            }
+        )
+    return scrape, leftover, record
+
+
+def _judge_shared(rank: int, result: ProbeResult, shared: int, checks: CheckList) -> None:
+    name = f"shared_{rank}"
+    if result.hits is None:
+        checks.not_checked(name, "hits are not told in tokens")
+    elif result.hits == shared:
+        checks.require(name, None, f"another text behind the same images finds {shared} tokens")
+    else:
+        checks.warn(
+            name,
+            "UNEXPECTED_HITS",
+            f"rank {rank} found {result.hits} tokens of another text behind the same images where {shared} were expected",
+            abs(result.hits - shared),
+        )
