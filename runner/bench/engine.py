@@ -50,12 +50,12 @@ def base_url(text: str) -> str:
     Raises:
         ScenarioError: not an address.
     """
-    url = text.strip().rstrip("/")
+    url = text.strip()
     if url.isdigit():
         url = f"localhost:{url}"
     if "://" not in url:
         url = f"http://{url}"
-    url = url.removesuffix("/v1")
+    url = url.rstrip("/").removesuffix("/v1")
     try:
         parts = urlsplit(url)
         valid = parts.scheme in ("http", "https") and parts.hostname and (parts.port or True)
