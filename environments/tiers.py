@@ -41,8 +41,8 @@ def _install(python: Path) -> None:
     ENVIRONMENT.say(f"installing {torch}")
     ENVIRONMENT.run(
         [*install, *torch_index(), "--only-binary", ":all:", "-r", str(TORCH_PIN)],
-        f"no CPU build of torch ({torch}) for Python {platform.python_version()} can be found: set TORCH_INDEX to an index "
-        "that carries it (PyTorch has one for CPU builds), or PIP_FIND_LINKS to a folder with its wheel",
+        f"no CPU build of torch ({torch}) for Python {platform.python_version()} can be found: set TORCH_INDEX to an "
+        "index that carries it (PyTorch has one for CPU builds), or PIP_FIND_LINKS to a folder with its wheel",
     )
     for pins in PINS:
         ENVIRONMENT.say(f"installing {pins.name}")

@@ -1,9 +1,12 @@
 """The summary of `bench l2`, with the section and row names that LMCache's guide uses."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from tiers.l2.bench import L2Result
+from tiers.l2.parameters import L2Parameters
 from tiers.l2.records import CellRecord, operation_figures
+from tiers.l2.specs import Spec
 from tiers.sections import Section, render
 
 ROWS = {
@@ -33,12 +36,11 @@ ROWS = {
 }
 
 
-def header(result: L2Result) -> str:
+def header(specs: Sequence[Spec], p: L2Parameters) -> str:
     """What is going to be measured."""
-    p = result.parameters
     line = "=" * 60
     rows = {
-        "L2 adapter JSON": "; ".join(spec.shown for spec in result.specs),
+        "L2 adapter JSON": "; ".join(spec.shown for spec in specs),
         "Keys / submit": p.num_keys,
         "In-flight / round": _axis(p.in_flight),
         "Data size / key": f"{_axis(p.data_size_kb)} KiB",

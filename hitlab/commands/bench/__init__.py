@@ -2,7 +2,7 @@
 
 import typer
 
-from hitlab.commands.bench import compare, engine
+from hitlab.commands.bench import compare, engine, l2, server
 from hitlab.signals import interruptible
 
 app = typer.Typer(
@@ -19,3 +19,5 @@ app.command(
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
 )(interruptible(engine.command))
 app.command(name="compare", help=compare.__doc__)(interruptible(compare.command))
+app.command(name="server", help=server.__doc__)(interruptible(server.command))
+app.command(name="l2", help=l2.__doc__)(interruptible(l2.command))
