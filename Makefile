@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-real test-stack lint format requirements
+.PHONY: help demo aisbench test test-aisbench test-real test-stack lint format requirements
 .PHONY: bench up watch down logs password clean images base-images
 
 STARTED := $(shell date +%s)
@@ -17,6 +17,8 @@ help:
 	@echo '  make demo       prepare and run a small benchmark on the built-in simulator: no GPU, no model, no Docker'
 	@echo '  make test       the tests that need nothing but Python'
 	@echo '  make test-real  the tests that talk to a real vLLM, on the CPU; builds its environment once, 3.4 GB'
+	@echo '  make aisbench   build the environment of the AISBench driver, 2.2 GB, outside the checkout'
+	@echo '  make test-aisbench  the tests with the real AISBench, on the simulator and a real vLLM'
 	@echo '  make lint       ruff and mypy'
 	@echo '  make format     let ruff put the files in order'
 	@echo '  make requirements  renew the pins in requirements/ from pyproject.toml'
@@ -41,7 +43,7 @@ help:
 	@echo '  ARTIFACTS_DIR   bench, watch: where run directories go (./artifacts)'
 	@echo '  DEMO_MINUTES    up: how long the demo measures (5)'
 	@echo '  BASE_IMAGE, CA_BUNDLE, WHEELS, TORCH_INDEX  images: base, certificates, folder of wheels, index with torch'
-	@echo '  XDG_CACHE_HOME  test-real: keeps the environment in $${XDG_CACHE_HOME:-~/.cache}/hitlab'
+	@echo '  XDG_CACHE_HOME  aisbench, test-real: keeps the environments in $${XDG_CACHE_HOME:-~/.cache}/hitlab'
 
 demo: QUICKSTART = "$(or $(SCENARIO),scenarios/quickstart.yaml)"
 demo: .venv/ready
@@ -56,6 +58,15 @@ test: .venv-dev/ready
 # Nothing is captured: the engine takes its time, and its progress is worth seeing.
 test-real: .venv-dev/ready
 	@.venv-dev/bin/pytest --capture=no tests/real
+	@$(took)
+
+# The driver looks for it where this puts it; HITLAB_AISBENCH_PYTHON names another one.
+aisbench:
+	@$(find_python); "$$python" -m environments.aisbench
+	@$(took)
+
+test-aisbench: .venv-dev/ready
+	@.venv-dev/bin/pytest --capture=no tests/aisbench
 	@$(took)
 
 test-stack: .venv-dev/ready
