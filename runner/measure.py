@@ -195,9 +195,6 @@ def _run_phases(
         )
         for finding in checked.findings:
             record.find(finding)
-        count = warmups(command_line(scenario.aisbench.extra_args)) if aisbench is not None else 0
-        if count:
-            send_warmups(client, scenario, manifest, count, api_key=api_key, stop=stop, progress=progress)
     go_on()
     with record.phase("reset"):
         findings = reset_cache(
@@ -215,6 +212,9 @@ def _run_phases(
             record.update(images=images.model_copy(update=emptied_now))
         for finding in findings:
             record.find(finding)
+        count = warmups(command_line(scenario.aisbench.extra_args)) if aisbench is not None else 0
+        if count and not stop.is_set():
+            send_warmups(client, scenario, manifest, count, api_key=api_key, stop=stop, progress=progress)
     go_on()
     if manifest.mode == "text" and manifest.document["warmup"]["enabled"]:
         with record.phase("warmup"):

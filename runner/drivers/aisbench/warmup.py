@@ -1,8 +1,8 @@
-"""AISBench's own warmup (`--num-warmups`), sent before the cache is reset and the baseline is taken.
+"""AISBench's own warmup (`--num-warmups`), sent before the baseline is taken.
 
 AISBench would send the first rows once more, after the baseline: their tokens would be counted, and in cold mode their
 prefixes would be in the cache before the row that is to compute them. Here the prompts begin with a word of this run, so
-that no block of them is one of a planned request, even where the cache cannot be reset.
+that no block of them is one of a planned request.
 """
 
 import secrets
