@@ -61,7 +61,12 @@ def analyze_measurement(manifest: Manifest, stamp: str, progress: Progress = sil
         directory, measurement = find_measurement(manifest, stamp)
         check_artifacts(manifest, progress)
         measurement = finished_measurement(directory, measurement)
-        document = measured_analysis(manifest, measurement, directory, progress)
+        if manifest.mode == "mm":
+            from analyzer.multimodal.analyze import image_analysis  # builds on what is in this module
+
+            document = image_analysis(manifest, measurement, directory)
+        else:
+            document = measured_analysis(manifest, measurement, directory, progress)
         write_document(directory.analysis, document)
         path = directory.analysis
         if stamp == latest_complete(manifest):
@@ -94,7 +99,7 @@ def measured_analysis(
     )
     document = prepared_analysis(manifest.document, validation)
     document["status"] = measurement.status
-    document["runtime"] = _runtime(measurement, scrapes, polling)
+    document["runtime"] = runtime_document(measurement, scrapes, polling)
     document["actual"] = counters_part(scrapes, polling["summary"], requests) | {
         "client": client_actual(requests),
         "requests": per_request(requests),
@@ -201,7 +206,10 @@ def ledgers_document(ledgers: Mapping[str, Ledger], seen: Circumstances) -> dict
     }
 
 
-def _runtime(measurement: Measurement, scrapes: ScrapePair, polling: dict[str, Any]) -> dict[str, Any]:
+def runtime_document(
+    measurement: Measurement, scrapes: ScrapePair, polling: dict[str, Any]
+) -> dict[str, Any]:
+    """`runtime`: phases, checks, scrapes, samples, the engine and the load."""
     before = scrapes.before.snapshot if scrapes.before else None
     return {
         "phases": [phase.name for phase in measurement.phases],
@@ -309,6 +317,8 @@ def actual_status(document: dict[str, Any]) -> str:
 
 def _failed_message(document: dict[str, Any]) -> str:
     actual = document["actual"]
+    if "theory" not in document:
+        return f"{actual['failed_requests']} requests failed or were not sent"
     return (
         f"{actual['failed_requests']} requests failed or were not sent; the theory of {actual['void_requests']} requests "
         f"({actual['void_theoretical_hit_tokens']} of {document['theory']['hit_tokens']} hit tokens) is void"

@@ -23,7 +23,7 @@ from contract.analysis import manifest_validation, prepared_analysis
 from contract.artifact_check import check_artifacts
 from contract.command_log import command_log
 from contract.documents import read_document, write_document, writing
-from contract.errors import ExitCode
+from contract.errors import ArtifactError, ExitCode
 from contract.manifest import Manifest
 from contract.progress import Progress, silent
 from contract.redaction import Redactor
@@ -37,6 +37,11 @@ def analyze_scrapes(manifest: Manifest, baseline: Path, after: Path, progress: P
 
     It never takes the place of a complete measurement.
     """
+    if manifest.mode == "mm":
+        raise ArtifactError(
+            f"{manifest.directory.manifest}: what requests with images share is known from the probes of a run, not from "
+            "two scrapes; use --measurement with a run of hitlab"
+        )
     with command_log(manifest.directory.log("analyze"), Redactor()) as log:
         check_artifacts(manifest, progress)
         service = manifest.effective_config["service"]

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from analyzer.actual import reported
 from analyzer.measurements import find_measurement, latest_complete
+from analyzer.multimodal.requests import requests_of
 from analyzer.performance import (
     METRICS,
     NOT_STREAMED,
@@ -20,7 +21,7 @@ from analyzer.performance import (
     measure_performance,
 )
 from analyzer.recover import finished_measurement
-from analyzer.request_table import UNKNOWN, RequestTable, request_table
+from analyzer.request_table import UNKNOWN, RequestTable
 from contract.command_log import command_log
 from contract.documents import read_document, whole_file, write_document
 from contract.errors import ArtifactError
@@ -41,7 +42,7 @@ def performance_report(manifest: Manifest, stamp: str | None = None) -> dict[str
     with command_log(manifest.directory.log("report"), Redactor()) as log:
         directory, measurement = find_measurement(manifest, stamp or _latest(manifest))
         measurement = finished_measurement(directory, measurement)
-        requests = request_table(manifest.directory.full, directory)
+        requests = requests_of(manifest, directory, measurement)
         load = measurement.load
         # The driver's record is missing after a kill; an answer that was streamed has chunks.
         streamed = load.stream if load else bool((requests.attempts.chunks > 0).any())
@@ -122,12 +123,14 @@ def _chunks(performance: Performance) -> dict[str, Any]:
 def _hit_rate(manifest: Manifest, directory: MeasurementDirectory, requests: RequestTable) -> dict[str, Any]:
     """Theory, the counters' rate as the analysis has it, and what the answers reported."""
     actual, reason = None, f"not analysed yet; run hitlab analyze --measurement {directory.stamp}"
+    theory = manifest.document["prefix_cache"]["theoretical_hit_rate"] if manifest.mode == "text" else None
     if directory.analysis.is_file():
-        analysed = read_document(directory.analysis, "analysis")["actual"]
+        analysis = read_document(directory.analysis, "analysis")
+        theory, analysed = analysis["theoretical_hit_rate"], analysis["actual"]
         actual, reason = analysed["global_hit_rate"], analysed["reason"]
     answers = reported(requests, np.ones(requests.count, dtype=np.bool_))
     return {
-        "theoretical": manifest.document["prefix_cache"]["theoretical_hit_rate"],
+        "theoretical": theory,
         "actual": actual,
         "actual_reason": reason,
         "cached_tokens": answers["hit_rate"],

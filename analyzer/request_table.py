@@ -142,11 +142,15 @@ class RequestTable:
 
 def request_table(full: Path, directory: MeasurementDirectory) -> RequestTable:
     """All requests of a measurement. Raises ArtifactError when nothing was recorded or records are not of this plan."""
-    plan = planned_columns(full)
+    return join_records(planned_columns(full), directory, full.name)
+
+
+def join_records(plan: PlannedColumns, directory: MeasurementDirectory, name: str) -> RequestTable:
+    """The requests of a plan, read from the file `name`, with their records. Raises as `request_table`."""
     attempts = read_attempts(directory)
     if attempts.count and int(attempts.position.max()) >= plan.count:
         raise ArtifactError(
-            f"{directory.root}: holds a request at position {int(attempts.position.max())}; {full.name} has only "
+            f"{directory.root}: holds a request at position {int(attempts.position.max())}; {name} has only "
             f"{plan.count} rows"
         )
     last = np.full(plan.count, UNKNOWN, dtype=np.int64)

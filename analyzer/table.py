@@ -5,6 +5,8 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
+from analyzer.multimodal.table import image_result_rows
+
 LEDGER_ROWS = {
     "by_source": "Hit Rate by Prompt Tokens by Source",
     "cached_tokens": "Hit Rate by Cached Tokens of Answers",
@@ -19,6 +21,8 @@ def result_title(run_id: str) -> str:
 
 def result_rows(analysis: dict[str, Any]) -> list[tuple[str, str]]:
     """Name and value of each row; a value that is not known is N/A."""
+    if analysis.get("benchmark_mode") == "mm":
+        return image_result_rows(analysis)
     actual = analysis["actual"]
     measured = _percent(actual["global_hit_rate"], 100)
     if actual["unit"] == "blocks" and actual["global_hit_rate"] is not None:

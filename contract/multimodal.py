@@ -133,11 +133,18 @@ def check_image_artifacts(manifest: Manifest, progress: Progress = silent) -> No
         progress("Validate rows", count, manifest.request_count)
     if count != manifest.request_count:
         raise ArtifactError(f"{path}: has {count} rows; {manifest.request_count} were written")
-    if file_sha256(path) != dataset.document["sha256"]:
-        raise ArtifactError(
-            f"{path}: differs from what prepare wrote (SHA-256 {dataset.document['sha256'][:12]}... expected); "
-            "restore it or run prepare again"
-        )
+    token_ids = document["artifacts"]["token_ids"]
+    for file, sha256 in (
+        (path, dataset.document["sha256"]),
+        (manifest.directory.result / token_ids["name"], token_ids["sha256"]),
+    ):
+        if not file.is_file():
+            raise ArtifactError(f"{file}: is missing; restore it or run prepare again")
+        if file_sha256(file) != sha256:
+            raise ArtifactError(
+                f"{file}: differs from what prepare wrote (SHA-256 {sha256[:12]}... expected); "
+                "restore it or run prepare again"
+            )
 
 
 def parquet_listing(folder: Path) -> list[list[str | int]]:

@@ -405,6 +405,17 @@ def facts(
     analysis: Mapping[str, Any], manifest: Manifest, measurement: Measurement | None, stamp: str
 ) -> Facts:
     """What was measured with what: everything that another run must share to be comparable."""
+    document = manifest.document
+    own: Facts = [
+        ("prefix cache", Cell(f"{document['prefix_cache']['mode']} mode, {len(document['groups'])} groups"))
+    ]
+    return [*common_facts(analysis, manifest, measurement, stamp), *own]
+
+
+def common_facts(
+    analysis: Mapping[str, Any], manifest: Manifest, measurement: Measurement | None, stamp: str
+) -> Facts:
+    """What is told of every kind of data."""
     document, config = manifest.document, manifest.effective_config
     offline = "two saved scrapes were analysed; nothing was run"
     before_engine = "the run ended before the engine was looked at" if measurement else offline
@@ -454,7 +465,6 @@ def facts(
             if load
             else Cell(None, no_load),
         ),
-        ("prefix cache", Cell(f"{document['prefix_cache']['mode']} mode, {len(document['groups'])} groups")),
         ("random seed", Cell(str(config["run"]["random_seed"]))),
         ("tokenizer", Cell(f"{tokenizer['path']}, fingerprint {tokenizer['fingerprint_sha256'][:16]}")),
         ("HitLab", Cell(document["plugin_version"])),

@@ -13,8 +13,10 @@ from analyzer.html_report import charts, page, series, text
 from analyzer.html_report.drawing import Chart, draw
 from analyzer.html_report.histogram import histogram
 from analyzer.measurements import read_measurement
+from analyzer.multimodal import page as image_page
+from analyzer.multimodal.requests import requests_of
 from analyzer.performance import Performance, measure_performance
-from analyzer.request_table import RequestTable, request_table
+from analyzer.request_table import RequestTable
 from contract.documents import read_document, whole_file
 from contract.errors import ArtifactError
 from contract.manifest import Manifest
@@ -41,10 +43,11 @@ def render(manifest: Manifest, directory: MeasurementDirectory, requests: Reques
     """The page. Raises ArtifactError when the analysis is missing or unreadable."""
     analysis = read_document(directory.analysis, "analysis")
     measurement = read_measurement(directory) if directory.measurement.is_file() else None
+    images = manifest.mode == "mm"
     no_requests = None
     if requests is None:
         try:
-            requests = request_table(manifest.directory.full, directory)
+            requests = requests_of(manifest, directory, measurement)
         except ArtifactError:
             no_requests = (
                 "two saved scrapes were analysed, which hold no requests"
@@ -60,13 +63,13 @@ def render(manifest: Manifest, directory: MeasurementDirectory, requests: Reques
         "stamp": directory.stamp,
         "status": analysis["status"],
         "measurement": measurement,
-        "verdict": page.verdict(analysis),
+        "verdict": image_page.verdict(analysis) if images else page.verdict(analysis),
         "result_table": page.result_table(analysis),
-        "ledger_table": page.ledger_table(analysis),
+        "ledger_table": image_page.ledger_table(analysis) if images else page.ledger_table(analysis),
         "caveats": analysis["prediction"].get("caveats", []),
-        "warnings": page.shown_warnings(analysis),
+        "warnings": image_page.shown_warnings(analysis) if images else page.shown_warnings(analysis),
         "no_requests": no_requests,
-        "main_charts": drawn(_request_charts(analysis, requests)),
+        "main_charts": [] if images else drawn(_request_charts(analysis, requests)),
         "failed": _failed(directory, requests),
         "failed_count": analysis["actual"].get("failed_requests"),
         "void_count": analysis["actual"].get("void_requests"),
@@ -76,11 +79,13 @@ def render(manifest: Manifest, directory: MeasurementDirectory, requests: Reques
         "load_table": page.load_table(performance, measurement),
         "engine_charts": drawn([_engine(directory, measurement)]),
         "no_samples": _why_no_samples(measurement),
-        "group_table": page.group_table(analysis, manifest.document),
-        "rank_table": page.rank_table(analysis),
+        "group_table": image_page.group_table(analysis)
+        if images
+        else page.group_table(analysis, manifest.document),
+        "rank_table": image_page.rank_table(analysis) if images else page.rank_table(analysis),
         "phase_table": page.phase_table(measurement),
         "check_table": page.check_table(measurement),
-        "facts": page.facts(analysis, manifest, measurement, directory.stamp),
+        "facts": (image_page if images else page).facts(analysis, manifest, measurement, directory.stamp),
         "steps": page.steps(manifest, measurement, directory),
     }
     return environment().get_template("report.html.j2").render(context)

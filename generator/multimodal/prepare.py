@@ -20,9 +20,10 @@ from contract.progress import Progress, silent
 from contract.redaction import Redactor
 from contract.run_directory import RunDirectory, create_run_directory
 from contract.scenario import Scenario, load_scenario
+from contract.token_ids import ROWS_PER_BATCH, TOKEN_IDS_SCHEMA, token_ids_batch
 from generator.corpus_selection import corpus_selection
 from generator.multimodal.selection import ChosenImage, choose_image
-from generator.multimodal.texts import exact_texts
+from generator.multimodal.texts import ExactText, exact_texts
 from generator.reuse import directory_for_prepare
 from generator.version import plugin_version
 from prompts.corpus import Corpus, load_corpus
@@ -118,16 +119,24 @@ def prepare_images(
             stale.unlink()
         requests = directory.result / f"{directory.run_id}.{job.name}.requests.jsonl"
         _write_rows(requests, job, texts, progress)
+        _write_token_ids(directory.token_ids, texts)
         document = _manifest(job, tokenizer, corpus, directory, requests)
         document |= {"scenario_path": str(scenario_path.resolve()), "scenario_sha256": scenario_sha256}
         write_document(directory.analysis, prepared_image_analysis(document))
         document["artifacts"] = {
+            "token_ids": {
+                "name": directory.token_ids.name,
+                "path": str(directory.token_ids),
+                "rows": job.count,
+                "bytes": directory.token_ids.stat().st_size,
+                "sha256": file_sha256(directory.token_ids),
+            },
             "analysis": {
                 "name": directory.analysis.name,
                 "path": str(directory.analysis),
                 "bytes": directory.analysis.stat().st_size,
                 "sha256_at_prepare": file_sha256(directory.analysis),
-            }
+            },
         }
         write_document(directory.manifest, seal(document))
         log.info("prepared %d requests from %s: %s", job.count, scenario_path, document["selection"])
@@ -145,12 +154,12 @@ def prepare_images(
     }
 
 
-def _write_rows(path: Path, job: _Job, texts: list[str], progress: Progress) -> None:
+def _write_rows(path: Path, job: _Job, texts: list[ExactText], progress: Progress) -> None:
     with whole_file(path) as file:
         for position, text in enumerate(texts):
             row = image_row(
                 position,
-                text,
+                text.text,
                 ref=job.ref,
                 images=job.images_per_request,
                 text_tokens=job.text_tokens,
@@ -158,6 +167,15 @@ def _write_rows(path: Path, job: _Job, texts: list[str], progress: Progress) -> 
             )
             file.write(orjson.dumps(row) + b"\n")
             progress("Write requests", position + 1, job.count)
+
+
+def _write_token_ids(path: Path, texts: list[ExactText]) -> None:
+    """Token ids of the texts alone, as text data has those of whole prompts."""
+    with whole_file(path) as file, pa.ipc.new_file(file, TOKEN_IDS_SCHEMA) as arrow:
+        for start in range(0, len(texts), ROWS_PER_BATCH):
+            arrow.write_batch(
+                token_ids_batch([text.token_ids for text in texts[start : start + ROWS_PER_BATCH]])
+            )
 
 
 def _image(job: _Job) -> dict[str, Any]:

@@ -1,8 +1,12 @@
 """Texts of exactly N tokens from the corpus, each of them unique."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
 
 from contract.errors import ScenarioError
+from contract.token_ids import Int32Array
 from prompts.corpus import Corpus, Selection, select_records
 from prompts.tokenizer import Tokenizer
 
@@ -10,9 +14,17 @@ MOST_WINDOWS = 4096
 """Windows tried in one record before it is given up."""
 
 
+@dataclass(frozen=True)
+class ExactText:
+    """A text and its token ids, shape (N,), without what an engine puts around it."""
+
+    text: str
+    token_ids: Int32Array
+
+
 def exact_texts(
     tokenizer: Tokenizer, corpus: Corpus, selection: Selection, *, count: int, tokens: int, seed: int
-) -> Iterator[str]:
+) -> Iterator[ExactText]:
     """`count` different texts that have `tokens` tokens each, without special tokens and white space at the ends.
 
     Every text is cut from a record of its own, repeated by line where it is too short: the first window of N tokens whose
@@ -31,7 +43,7 @@ def exact_texts(
         text = _window(tokenizer, corpus.texts[record], tokens, taken)
         if text is None:
             continue
-        taken.add(text)
+        taken.add(text.text)
         yield text
         if len(taken) == count:
             return
@@ -42,7 +54,7 @@ def exact_texts(
     )
 
 
-def _window(tokenizer: Tokenizer, record: str, tokens: int, taken: set[str]) -> str | None:
+def _window(tokenizer: Tokenizer, record: str, tokens: int, taken: set[str]) -> ExactText | None:
     special = frozenset(tokenizer.special_token_ids)
     once = len(tokenizer.encode(record))
     if not once:
@@ -59,5 +71,5 @@ def _window(tokenizer: Tokenizer, record: str, tokens: int, taken: set[str]) -> 
             continue
         again = tokenizer.encode(text)
         if len(again) == tokens and special.isdisjoint(again):
-            return text
+            return ExactText(text, np.array(again, dtype=np.int32))
     return None

@@ -73,6 +73,7 @@ def command(
     from runner.prepared import choose_data
 
     terminal: Terminal = context.obj
+    require_kinds(engine=engine, driver=driver)
     choice = choose_data(scenario, manifest)
     prepared, mode = choice.prepared, choice.prepared.manifest.mode
     if mode == "mm" and config is not None:
@@ -122,19 +123,25 @@ def show_result(manifest: Path, measured: MeasurementDirectory) -> int:
     return int(analysis.exit_code)
 
 
+KINDS = {"engine": ("external", "simulator", "vllm"), "driver": ("aisbench", "native")}
+
+
+def require_kinds(**chosen: str | None) -> None:
+    """Options that choose a kind know it. Raises ScenarioError."""
+    for option, value in chosen.items():
+        if value is not None and value not in KINDS[option]:
+            raise ScenarioError(f"--{option} {value}: must be {' or '.join(KINDS[option])}")
+
+
 def with_overrides(
     scenario: Scenario, *, engine: str | None = None, driver: str | None = None, config: Path | None = None
 ) -> tuple[Scenario, dict[str, Any]]:
     """The scenario with the command line's choices, and which they were."""
     overrides: dict[str, Any] = {}
-    for option, value, section, kinds in (
-        ("--engine", engine, "engine", ("external", "simulator", "vllm")),
-        ("--driver", driver, "driver", ("aisbench", "native")),
-    ):
+    require_kinds(engine=engine, driver=driver)
+    for section, value in (("engine", engine), ("driver", driver)):
         if value is None:
             continue
-        if value not in kinds:
-            raise ScenarioError(f"{option} {value}: must be {' or '.join(kinds)}")
         changed = getattr(scenario, section).model_copy(update={"kind": value})
         scenario = scenario.model_copy(update={section: changed})
         overrides[f"{section}.kind"] = value

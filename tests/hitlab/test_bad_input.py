@@ -103,7 +103,7 @@ def test_prepare_refuses(
     ("arguments", "expected"),
     [
         (["prepare", "--scenario", "none.json"], "--mode text"),
-        (["prepare", "--scenario", "none.json", "--mode", "audio"], "--mode text"),
+        (["prepare", "--scenario", "none.json", "--mode", "audio"], "must be text or mm"),
         (["inspect", "--scenario", "none.json"], "none.json: no such file"),
         (["inspect"], "--scenario"),
         (["nonsense"], "nonsense"),

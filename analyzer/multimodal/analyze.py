@@ -1,0 +1,223 @@
+"""From a measurement with images to its analysis: what was to be expected, what was counted, and the difference."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from analyzer.actual import hit_rate, reported, sum_known
+from analyzer.analyze import (
+    circumstances,
+    conclude,
+    counters_part,
+    differences,
+    equal,
+    ledgers_document,
+    ledgers_of_scrapes,
+    runtime_document,
+)
+from analyzer.kv_usage import kv_polling
+from analyzer.ledgers import NAMES, Ledger, answers_ledger, unknown_ledger
+from analyzer.multimodal.expected import (
+    Expected,
+    compared,
+    expect,
+    expected_document,
+    firsts_found,
+    together_with_the_first,
+)
+from analyzer.multimodal.requests import image_request_table, image_tokens
+from analyzer.request_table import RequestTable
+from analyzer.scrapes import ScrapePair, stored_pair
+from contract.analysis import prepared_image_analysis
+from contract.manifest import Manifest
+from contract.measurement import ImageRecord, Measurement
+from contract.run_directory import MeasurementDirectory
+from contract.scenario import Validation
+from contract.token_ids import read_token_ids
+
+NO_REPLAY = (
+    "the block-exact model replays token ids, which say nothing of images; `expected` is block arithmetic"
+)
+
+
+def image_analysis(
+    manifest: Manifest, measurement: Measurement, directory: MeasurementDirectory
+) -> dict[str, Any]:
+    """The prepared analysis with `runtime`, `expected`, `actual`, `ledgers` and the differences."""
+    service, record = measurement.service, measurement.images
+    requests = image_request_table(manifest, directory, record)
+    scrapes = stored_pair(directory, service)
+    polling = kv_polling(directory, service["poll_interval_seconds"])
+    expected = expect(
+        record, requests, read_token_ids(manifest.directory.token_ids), queries_by_rank(scrapes, service)
+    )
+    requests = with_theory(requests, expected)
+    document = prepared_image_analysis(manifest.document)
+    document["status"] = measurement.status
+    document["runtime"] = runtime_document(measurement, scrapes, polling)
+    document["expected"] = expected_document(expected, record, requests)
+    document["theoretical_hit_rate"] = document["expected"]["hit_rate"]
+    document["actual"] = counters_part(scrapes, polling["summary"], requests) | {
+        "client": reported(requests, requests.answered | True),
+        "requests": compared(expected, requests),
+        "image_tokens": image_tokens(requests, directory),
+        "multimodal_cache": multimodal_cache(scrapes, document["data"]["images_per_request"], requests),
+        "failed_requests": requests.failed,
+        "void_requests": int(requests.void.sum()),
+    }
+    _expected_by_rank(document["actual"]["by_dp"], expected, record)
+    block_size = (record.match_unit if record else None) or 1
+    ledgers = ledgers_of_scrapes(scrapes, block_size, document["actual"]) | {
+        "cached_tokens": answers_ledger(requests, service["dp_size"]),
+        "prediction": unknown_ledger(NO_REPLAY),
+    }
+    found = frozenset(finding.code for finding in measurement.findings)
+    seen = circumstances(
+        scrapes,
+        version=measurement.engine.version if measurement.engine else None,
+        waiting_peak=polling["summary"]["requests_waiting_peak"],
+        settled=measurement.settled,
+        unanswered=requests.failed + requests.retried,
+        findings=found,
+    )
+    document["prediction"] = {"hit_tokens": None, "hit_rate": None, "reason": NO_REPLAY}
+    document["ledgers"] = ledgers_document(ledgers, seen)
+    rate = document["expected"]["hit_rate"]
+    document |= (
+        differences(rate, document["actual"]["global_hit_rate"])
+        if rate is not None
+        else dict.fromkeys(differences(0.0, None))
+    )
+    document["agreement"] = _agreement(document["expected"], ledgers)
+    document["warnings"] += [
+        {"code": finding.code, "message": finding.message} for finding in measurement.findings
+    ]
+    document["warnings"] += _warnings(
+        document, scrapes, Validation.model_validate(measurement.validation), expected, requests
+    )
+    conclude(document)
+    return document
+
+
+def queries_by_rank(scrapes: ScrapePair, service: Mapping[str, Any]) -> dict[int, int | None]:
+    """Queries that each rank counted; None where the counters do not tell."""
+    counted = {rank.rank: rank.queries for rank in scrapes.difference.ranks} if scrapes.difference else {}
+    return {rank: counted.get(rank) for rank in range(service["dp_size"])}
+
+
+def with_theory(requests: RequestTable, expected: Expected) -> RequestTable:
+    """The requests with what each was expected to hit, the first of a rank nothing; zeros where it is not known."""
+    theory = expected.least.clip(min=0)
+    theory[firsts_found(expected, requests)] = 0
+    return replace(requests, plan=replace(requests.plan, theoretical_hit_tokens=theory))
+
+
+def multimodal_cache(scrapes: ScrapePair, images_per_request: int, requests: RequestTable) -> dict[str, Any]:
+    """The cache of processed images, in items: per rank as the engine shows it, and in total."""
+    ranks = scrapes.difference.ranks if scrapes.difference else ()
+    queries = sum_known([rank.mm_cache_queries for rank in ranks])
+    hits = sum_known([rank.mm_cache_hits for rank in ranks])
+    reasons = (
+        rank.unavailable.get("mm_cache_queries") or rank.unavailable.get("mm_cache_hits") for rank in ranks
+    )
+    reason = scrapes.reason or next((reason for reason in reasons if reason), None)
+    return {
+        "by_dp": {
+            str(rank.rank): {
+                "queries": rank.mm_cache_queries,
+                "hits": rank.mm_cache_hits,
+                "hit_rate": hit_rate(rank.mm_cache_hits, rank.mm_cache_queries),
+            }
+            for rank in ranks
+        },
+        "queries": queries,
+        "hits": hits,
+        "hit_rate": hit_rate(hits, queries),
+        "images_sent": images_per_request * int(requests.answered.sum()),
+        "note": "the front end's cache: a rank is where it is shown, not where the image was looked up",
+        "reason": reason,
+    }
+
+
+def _expected_by_rank(by_dp: dict[str, Any], expected: Expected, record: ImageRecord | None) -> None:
+    """What each rank was expected to hit: all its requests but the first. Null: its queries are no whole requests."""
+    for counted in by_dp.values():
+        requests, rest = divmod(counted["queries"] or 0, expected.prompt_tokens or 1)
+        known = (
+            record is not None
+            and expected.total is not None
+            and expected.prompt_tokens
+            and counted["queries"] is not None
+            and rest == 0
+            and (len(by_dp) == 1 or (expected.least == expected.most).all())
+        )
+        counted["requests"] = requests if known else None
+        if not known or record is None:
+            counted["expected_hits"] = None
+        elif len(by_dp) == 1:
+            counted["expected_hits"] = expected.total
+        else:
+            counted["expected_hits"] = (requests - bool(requests and not record.primed)) * (
+                record.shared_tokens or 0
+            )
+
+
+def _agreement(expected: Mapping[str, Any], ledgers: Mapping[str, Ledger]) -> dict[str, Any]:
+    totals = {name: ledgers[name].total for name in NAMES}
+    hits = {"theory": expected["hit_tokens"], **{name: totals[name].hits for name in NAMES}}
+    queries = {
+        "planned": expected["input_tokens"],
+        "counters": totals["counters"].queries,
+        "by_source": totals["by_source"].queries,
+        "prompt_tokens": totals["cached_tokens"].queries,
+        "computed": totals["computed"].queries,
+    }
+    return {
+        "hit_tokens": hits,
+        "query_tokens": queries,
+        "hits_equal": equal(hits),
+        "queries_equal": equal(queries),
+    }
+
+
+def _warnings(
+    document: dict[str, Any],
+    scrapes: ScrapePair,
+    validation: Validation,
+    expected: Expected,
+    requests: RequestTable,
+) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = [
+        {"code": finding.code, "message": finding.message}
+        for finding in (scrapes.difference.findings if scrapes.difference else ())
+    ]
+    size = document["theory_actual_absolute_difference_pp"]
+    if size is not None and size > validation.actual_warning_pp:
+        found.append({"code": "ACTUAL_DEVIATION", "difference_pp": size})
+    actual, agreement = document["actual"], document["agreement"]
+    if actual["reason"] is not None:
+        found.append({"code": "NOT_MEASURABLE", "message": actual["reason"]})
+    causes = [item["cause"] for item in document["ledgers"]["differences"] if item["quantity"] == "hits"]
+    if actual["requests"]["differing_requests"]:
+        cause = (
+            "they were sent before the first request of a rank was answered, while the image was still being computed"
+            if together_with_the_first(expected, requests)
+            else "no known cause fits"
+        )
+        causes.append(
+            f"{actual['requests']['differing_requests']} requests found something else than expected: {cause}"
+        )
+    for code, what, tokens, quantity in (
+        ("QUERY_TOKENS_DIFFER", "input tokens", "query_tokens", "queries"),
+        ("HIT_TOKENS_DIFFER", "hit tokens", "hit_tokens", "hits"),
+    ):
+        if agreement[f"{quantity}_equal"] is False or (quantity == "hits" and causes):
+            values = ", ".join(
+                f"{name} {value}" for name, value in agreement[tokens].items() if value is not None
+            )
+            more = list(dict.fromkeys(causes)) if quantity == "hits" else []
+            found.append({"code": code, "message": "; ".join([f"{what} differ: {values}", *more])})
+    if requests.failed:
+        message = f"{requests.failed} requests failed or were not sent; what was to be expected is void"
+        found.append({"code": "REQUESTS_FAILED", "message": message})
+    return found
