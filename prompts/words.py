@@ -19,11 +19,13 @@ from contract.errors import ScenarioError
 from prompts.builtin import word_problems_path
 
 _RECORDS = 1500
-_BATCH = 128
+_BATCH = 64
 _ROW = 16
-_ROWS = 64
+_ROWS = 32
 _FEWEST = 48
-_WANTED = 256
+# Few are enough to tell texts apart by their first words, and an engine that is asked for each is asked for long.
+_WANTED = 128
+_OPENERS = 16
 _ROUNDS = 12
 
 
@@ -51,18 +53,17 @@ def find_words(encoder: Encoder) -> WordList:
     """
     candidates = _candidates()
     anchor = candidates[0]
+    (base,) = encoder.encode_batch([anchor])
     words: list[str] = []
     openers: list[str] = []
     for start in range(0, len(candidates), _BATCH):
         batch = candidates[start : start + _BATCH]
-        alone = [len(ids) for ids in encoder.encode_batch([anchor, *batch])]
-        once = encoder.encode_batch([f"{anchor} {word}" for word in batch])
-        twice = encoder.encode_batch([f"{anchor} {word} {word}" for word in batch])
-        for word, first, one, two in zip(batch, alone[1:], once, twice, strict=True):
-            if len(one) == alone[0] + 1 and len(two) == alone[0] + 2:
-                words.append(word)
-                if first == 1:
-                    openers.append(word)
+        behind = encoder.encode_batch([f"{anchor} {word}" for word in batch])
+        found = [word for word, ids in zip(batch, behind, strict=True) if len(ids) == len(base) + 1]
+        if len(openers) < _OPENERS:
+            alone = encoder.encode_batch(found)
+            openers += [word for word, ids in zip(found, alone, strict=True) if len(ids) == 1]
+        words += found
         if len(words) >= _WANTED and openers:
             break
     words = _living_together(encoder, words, openers or words)

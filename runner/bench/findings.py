@@ -72,7 +72,7 @@ def missed_rate(phase: BenchPhase) -> Finding | None:
         return None
     message = (
         f"{rate:g} requests per second were asked for, {reached:.2f} reached: {phase.withdrawn} of {phase.planned} "
-        f"requests were not sent in time, others began up to {phase.max_lag_seconds:.2f} s late, because their users "
-        "still waited for an answer"
+        f"requests were not sent in time, others began up to {phase.max_lag_seconds:.2f} s late (a user who waits for an "
+        "answer sends nothing)"
     )
     return Finding(code="RATE_NOT_REACHED", message=message)

@@ -156,10 +156,11 @@ def _require_fit(prepared: PreparedBench) -> None:
             ) from error
         needed = len(prompt) + longest.max_tokens
         if needed > limit:
+            least = "at least " if len(prompt) > limit else ""  # vLLM stops counting there
+            flags = f"--{prepared.settings.workload.prefix.rstrip('_')}-..."
             raise ScenarioError(
-                f"{longest.request_id} has {len(prompt)} tokens and may answer {longest.max_tokens}, the engine takes "
-                f"{limit}; ask for less ({prepared.settings.workload.name} parameters begin with "
-                f"--{prepared.settings.workload.prefix.rstrip('_')}-), or start it with --max-model-len {needed}"
+                f"{longest.request_id} has {least}{len(prompt)} tokens and may answer {longest.max_tokens}, the engine "
+                f"takes {limit}; ask for less ({flags}), or start it with a --max-model-len of {least}{needed}"
             )
 
 
