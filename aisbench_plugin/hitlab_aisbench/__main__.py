@@ -54,7 +54,7 @@ def prepare(job: dict[str, Any]) -> dict[str, Any]:
     return {
         "protocol": PROTOCOL,
         "aisbench_version": version("ais_bench_benchmark"),
-        "work_dir": config["work_dir"],
+        "work_dir": str(Path(job["folder"], config["work_dir"]).resolve()),
         "dataset_abbr": dataset["abbr"],
         "model_abbr": model["abbr"],
         "batch_size": model["batch_size"],

@@ -92,14 +92,14 @@ def test_minimal_scenario_of_the_guides_and_a_key_that_nobody_sees(make_job: Mak
 
 TEMPLATE = """
 from ais_bench.benchmark.calculators import DefaultPerfMetricCalculator as Calculator
-from ais_bench.benchmark.runners import LocalRunner
+from ais_bench.benchmark.partitioners import NaivePartitioner
 from ais_bench.benchmark.summarizers import DefaultPerfSummarizer
 from ais_bench_prefix_cache.config import build_dataset_config, build_model_config
 import os
 
 datasets = [build_dataset_config(os.environ["AISBENCH_PREFIX_CACHE_SCENARIO"])]
 models = [dict(build_model_config(os.environ["AISBENCH_PREFIX_CACHE_SCENARIO"]), batch_size=3, api_key="from-template")]
-infer = dict(runner=dict(type=LocalRunner, max_num_workers=1))
+infer = dict(partitioner=dict(type=NaivePartitioner))
 summarizer = dict(
     attr="performance", type=DefaultPerfSummarizer, calculator=dict(type=Calculator, stats_list=["Average", "P90"])
 )
@@ -109,7 +109,7 @@ notes = [dict(unusual=Calculator), ("a", 1)]
 
 
 def test_template_warmups_and_odd_names(make_job: MakeJob, tmp_path: Path) -> None:
-    """A copy of the plugin's template, with a runner, statistics and a folder of its own; three warmups, as a list."""
+    """A copy of the plugin's template, with statistics and a folder of its own; three warmups, as a list."""
     (tmp_path / "my template.py").write_text(TEMPLATE)
     with simulator() as engine:
         document = simulated(

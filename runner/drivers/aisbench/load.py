@@ -1,5 +1,6 @@
 """The formal load, sent by AISBench and recorded as the native driver records it."""
 
+import re
 import shutil
 import tempfile
 import threading
@@ -24,7 +25,7 @@ from prompts.tokenizer import Tokenizer
 from runner.drivers.aisbench.attempts import AttemptReader
 from runner.drivers.aisbench.environment import aisbench_python
 from runner.drivers.aisbench.job import aisbench_job
-from runner.drivers.aisbench.process import POLL_SECONDS, AisbenchProcess
+from runner.drivers.aisbench.process import POLL_SECONDS, AisbenchProcess, presentable
 from runner.drivers.aisbench.results import Results, collect, new_results_folder
 from runner.drivers.aisbench.shape import load_shape
 from runner.drivers.outcome import LoadOutcome
@@ -32,6 +33,7 @@ from runner.engines.engine import Engine
 
 DEATH_SECONDS = 2.0
 FLUSH_SECONDS = 0.5
+_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Interrupt)\b")
 
 
 @dataclass
@@ -120,12 +122,10 @@ class AisbenchLoad:
         flush()
         progress("Run requests", len(rows.last), self._rows_planned)
 
-        self._keep_log(folder)
+        last_words = self._keep_log(folder) or process.last_words()
         results, missing = self._results(folder, stop)
         if failure is None and not stop.is_set():
-            failure = _failure(
-                reader, code, missing, len(rows.last), self._rows_planned, process.last_words()
-            )
+            failure = _failure(reader, code, missing, len(rows.last), self._rows_planned, last_words)
         return LoadOutcome(
             load=self._load_record(reader, rows),
             aisbench=self._record(folder, code, results),
@@ -133,13 +133,19 @@ class AisbenchLoad:
             failure=None if failure is None else self._driver_error(failure, rows),
         )
 
-    def _keep_log(self, folder: Path) -> None:
-        """The process that sends writes a log of its own, into AISBench's folder."""
+    def _keep_log(self, folder: Path) -> str | None:
+        """AISBench's LocalRunner, where a template asks for it, lets a process send that writes a log of its own.
+
+        Returns the exception that it ended with; AISBench goes on without a word about it.
+        """
         log = folder / "logs" / "infer" / self._ready["model_abbr"] / f"{self._ready['dataset_abbr']}.out"
-        if log.is_file():
-            with writing(self._directory.aisbench_log), self._directory.aisbench_log.open("a") as kept:
-                kept.write("\n=== the process that sent the requests ===\n")
-                kept.write(self._redact(log.read_text(encoding="utf-8", errors="replace")))
+        if not log.is_file():
+            return None
+        text = self._redact(log.read_text(encoding="utf-8", errors="replace"))
+        with writing(self._directory.aisbench_log), self._directory.aisbench_log.open("a") as kept:
+            kept.write(f"\n=== the process that sent the requests ===\n{text}")
+        exceptions = [line for line in text.splitlines() if _EXCEPTION.match(line)]
+        return presentable(exceptions[-1]) if exceptions else None
 
     def _results(self, folder: Path, stop: threading.Event) -> tuple[Results | None, str | None]:
         if stop.is_set():

@@ -4,6 +4,7 @@ import contextlib
 import json
 import logging
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -26,7 +27,8 @@ MODULE = "hitlab_aisbench"
 POLL_SECONDS = 0.1
 TERM_SECONDS = 3.0
 GROUP_SECONDS = 0.3
-_LAST_LINES = 5
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_LONGEST_WORDS = 300
 
 
 class AisbenchProcess:
@@ -51,7 +53,7 @@ class AisbenchProcess:
         job_file = scratch / "job.json"
         job_file.write_text(json.dumps(job), encoding="utf-8")
         self._log = log
-        self._last_lines: list[str] = []
+        self._last_line = ""
         read_end, write_end = os.pipe()
         try:
             self._process = subprocess.Popen(  # noqa: S603 - the interpreter that the user installed for it
@@ -146,9 +148,9 @@ class AisbenchProcess:
                 self._process.stdin.close()
 
     def last_words(self) -> str:
-        """The end of its output, on one line."""
+        """The last line of its output."""
         self._threads[0].join(TERM_SECONDS)
-        return " | ".join(self._last_lines[-_LAST_LINES:]) or f"it said nothing (log: {self._log})"
+        return self._last_line or f"it said nothing (log: {self._log})"
 
     def _signal(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -185,8 +187,12 @@ class AisbenchProcess:
         say(text if again else f"{text}\n")
         if not again:
             log.write(f"{text}\n")
-            if text.strip():
-                self._last_lines = [*self._last_lines[1 - _LAST_LINES :], text.strip()]
+            self._last_line = presentable(text) or self._last_line
+
+
+def presentable(line: str) -> str:
+    """A line of a log without colours, short enough for a message."""
+    return _COLOURS.sub("", line).strip()[:_LONGEST_WORDS]
 
 
 def child_environment(
