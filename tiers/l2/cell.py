@@ -3,7 +3,7 @@
 import random
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from contract.progress import Progress
@@ -17,6 +17,7 @@ from tiers.l2.specs import Spec
 from tiers.l2.tasks import Round, TaskOutcome, run_round
 from tiers.payload import POISON, difference
 
+CLEANUP_SECONDS = 60.0
 PATIENCE = 4
 """Time-outs that late tasks are given before a run that goes on after time-outs gives up as well."""
 
@@ -82,6 +83,7 @@ class Cell:
             hugepages=parameters.l1_use_hugepages,
         )
         self._index: dict[ObjectName, int] = {}
+        self._written: list[int] = []
         self._stored_beside: list[int] = []
         self._silent = False
         self._backend = open_backend(self._arena)
@@ -108,22 +110,35 @@ class Cell:
         finally:
             # What an adapter that answers no more still holds cannot be removed.
             if p.only is None and not p.keep and not self._silent:
-                self.remove()
+                self._remove_quietly()
 
     def remove(self) -> tuple[int, int]:
-        """Remove every object of these parameters; how many there were and how many stay."""
+        """Remove what this run stored or, to clean, what runs with these parameters may have; how many objects there
+        were and how many stay. Raises Halted."""
         p = self._parameters
-        count = p.total_rounds * self._keys_per_round * (2 if "mixed" in p.operations or p.clean else 1)
-        names = [self._objects.name(index) for index in range(count)]
-        before = len(self._present(names))
-        if before:
-            self._backend.delete(names)
-        left = len(self._present(names)) if before else 0
+        # Mixed rounds store behind the others.
+        indices = range(2 * p.total_rounds * self._keys_per_round) if p.clean else self._written
+        # Also a run that is over has to clean up.
+        self._until = max(self._until, time.monotonic() + CLEANUP_SECONDS)
+        before = left = 0
+        for names in self._parts(indices):
+            present = len(self._present(names))
+            if present:
+                self._backend.delete(names)
+                before += present
+                left += len(self._present(names))
         if left:
             self.record.notes.append(
                 f"{left} own objects stay in {self._backend.name}: it does not delete them (seed {p.seed})"
             )
         return before, left
+
+    def _remove_quietly(self) -> None:
+        """The end of a run: what went wrong before matters more."""
+        try:
+            self.remove()
+        except Halted as halt:
+            self.record.notes.append(f"own objects stay (seed {self._parameters.seed}): {halt}")
 
     def close(self) -> None:
         """Adapters whose service is gone may never return from closing."""
@@ -182,6 +197,7 @@ class Cell:
         for buffer, index in zip(buffers, indices, strict=True):
             buffer[:] = self._objects.content(index)
         names = self._names(indices)
+        self._written += indices
         return Operation.STORE, self._backend.prepare(names, buffers)
 
     def _load(self, task: int, indices: Sequence[int]) -> tuple[Operation, Batch]:
@@ -306,34 +322,37 @@ class Cell:
 
     def _make_cold(self, indices: range) -> None:
         """Nothing of ours may be there before a store: adapters skip what they have, and that is no store."""
-        names = [self._objects.name(index) for index in indices]
-        if self._present(names):
+        for names in self._parts(indices):
+            self._require_time()
+            self._findings.cold_keys += len(names)
+            if not self._present(names):
+                continue
             self._backend.delete(names)
-        left = self._present(names)
-        self._findings.cold_keys += len(names)
-        if left:
-            message = (
-                f"{self._place}: {len(left)} own objects are there before the store and cannot be deleted"
-            )
-            self._findings.warm_keys.append(message)
-            raise Halted(f"{message}; another --seed has other names")
+            left = self._present(names)
+            if left:
+                message = (
+                    f"{self._place}: {len(left)} own objects are there before the store and cannot be deleted"
+                )
+                self._findings.warm_keys.append(message)
+                raise Halted(f"{message}; another --seed has other names")
+
+    def _parts(self, indices: Sequence[int]) -> Iterator[list[ObjectName]]:
+        """Names in pieces of the size of a task."""
+        for first in range(0, len(indices), self._parameters.num_keys):
+            yield [self._objects.name(index) for index in indices[first : first + self._parameters.num_keys]]
 
     def _present(self, names: Sequence[ObjectName]) -> list[ObjectName]:
         """Which names the adapter finds; nothing stays locked."""
-        present = []
-        for first in range(0, len(names), self._parameters.num_keys):
-            part = names[first : first + self._parameters.num_keys]
-            work = [(Operation.LOOKUP, self._backend.prepare(part, None))]
-            looked = run_round(self._backend, work, timeout=self._parameters.task_timeout, until=self._until)
-            result = looked.tasks[0].result
-            if result is None:
-                self._silent = True
-                self._findings.timeouts.append(f"{self._place}: lookup of own objects got no answer")
-                raise Halted(self._findings.timeouts[-1])
-            here = [name for name, there in zip(part, result.found, strict=True) if there]
-            if here:
-                self._backend.unlock(here)
-                present += here
+        work = [(Operation.LOOKUP, self._backend.prepare(names, None))]
+        looked = run_round(self._backend, work, timeout=self._parameters.task_timeout, until=self._until)
+        result = looked.tasks[0].result
+        if result is None:
+            self._silent = True
+            self._findings.timeouts.append(f"{self._place}: lookup of own objects got no answer")
+            raise Halted(self._findings.timeouts[-1])
+        present = [name for name, there in zip(names, result.found, strict=True) if there]
+        if present:
+            self._backend.unlock(present)
         return present
 
     def _read_back(self, indices: Sequence[int]) -> None:

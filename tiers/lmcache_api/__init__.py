@@ -16,7 +16,7 @@ QUIET = {
     "LMCACHE_TRACK_USAGE": "false",
     "DO_NOT_TRACK": "1",
     "LMCACHE_DISABLE_BANNER": "1",
-    "LMCACHE_LOG_LEVEL": "ERROR",
+    "LMCACHE_LOG_LEVEL": "CRITICAL",
     "HF_HUB_OFFLINE": "1",
 }
 

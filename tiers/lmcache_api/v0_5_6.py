@@ -3,6 +3,7 @@
 import argparse
 import json
 import logging
+import pkgutil
 import select
 import threading
 from collections.abc import Collection, Sequence
@@ -12,6 +13,7 @@ import numpy as np
 import torch
 import zmq
 from lmcache.utils import EngineType
+from lmcache.v1.distributed import l2_adapters
 from lmcache.v1.distributed.api import MemoryLayoutDesc, ObjectKey, ipc_key_to_object_keys
 from lmcache.v1.distributed.l2_adapters import L1MemoryDesc, create_l2_adapter
 from lmcache.v1.distributed.l2_adapters.config import parse_args_to_l2_adapters_config
@@ -33,6 +35,7 @@ VERSION = "0.5.6"
 KV_RANK = ObjectKey.ComputeKVRank(world_size=1, global_rank=0, local_world_size=1, local_rank=0)
 CLOSE_SECONDS = 5.0
 HASH = "blake3"
+SUFFIX = "_l2_adapter"
 
 
 # --- L2 adapters ---
@@ -145,6 +148,9 @@ def open_l2(spec: dict[str, Any], arena: Bytes, align_bytes: int) -> L2Adapter:
 
     Raises ScenarioError for a spec that LMCache does not take, ServiceError for an adapter that cannot be made here.
     """
+    known = _types()
+    if spec["type"] not in known:
+        raise ScenarioError(f"--l2-adapter {spec['type']}: LMCache {VERSION} has {', '.join(sorted(known))}")
     try:
         config = parse_args_to_l2_adapters_config(argparse.Namespace(l2_adapter=[json.dumps(spec)])).adapters[
             0
@@ -160,6 +166,13 @@ def open_l2(spec: dict[str, Any], arena: Bytes, align_bytes: int) -> L2Adapter:
         return L2Adapter(create_l2_adapter(config, memory), arena)
     except Exception as error:  # adapters are third parties' code and fail in their own ways
         raise ServiceError(f"--l2-adapter {spec['type']}: cannot be made ({_one_line(error)})") from error
+
+
+def _types() -> set[str]:
+    """Types of adapters; every one has a module that is only imported when it is asked for."""
+    names = [module.name for module in pkgutil.iter_modules(l2_adapters.__path__)]
+    found = {name.removesuffix(SUFFIX) for name in names if name.endswith(SUFFIX)} - {"native_connector"}
+    return {name.replace("sagemaker_hyperpod", "sagemaker-hyperpod") for name in found}
 
 
 def _one_line(error: BaseException) -> str:
