@@ -255,12 +255,9 @@ class Cell:
             f"  [{operation.capitalize()}] Round {number + 1}: {took}, {word}={done.succeeded}/{done.keys}"
         )
         if measured.timed_out:
-            self._silent = True
-            findings.timeouts.append(
-                f"{self._place} {operation} round {number + 1}: not done within {self._parameters.task_timeout:g} s"
-            )
+            halt = self._no_answer(f"{operation} round {number + 1}")
             if not self._parameters.continue_after_timeout or time.monotonic() >= self._until:
-                raise Halted(findings.timeouts[-1])
+                raise halt
             self._drain(measured.late)
 
     def _task(self, outcome: TaskOutcome, place: str, expected: tuple[bool, ...] | None) -> TaskRecord:
@@ -347,9 +344,7 @@ class Cell:
         looked = run_round(self._backend, work, timeout=self._parameters.task_timeout, until=self._until)
         result = looked.tasks[0].result
         if result is None:
-            self._silent = True
-            self._findings.timeouts.append(f"{self._place}: lookup of own objects got no answer")
-            raise Halted(self._findings.timeouts[-1])
+            raise self._no_answer("lookup of own objects")
         present = [name for name, there in zip(names, result.found, strict=True) if there]
         if present:
             self._backend.unlock(present)
@@ -368,9 +363,7 @@ class Cell:
             )
             self._task(looked.tasks[0], f"{self._place} read back", None)
             if looked.timed_out:
-                self._silent = True
-                self._findings.timeouts.append(f"{self._place}: reading back got no answer")
-                raise Halted(self._findings.timeouts[-1])
+                raise self._no_answer("reading back")
         if self._parameters.page_cache == "drop":
             self._drop_pages()
 
@@ -385,6 +378,17 @@ class Cell:
             self._findings.not_dropped.append(
                 f"{self._place}: {stays:.0%} of the files' pages stay in memory after dropping them"
             )
+
+    def _no_answer(self, what: str) -> Halted:
+        """What a task that did not end is called; its adapter is not asked again."""
+        self._silent = True
+        message = (
+            f"{self._place} {what}: --deadline {self._parameters.deadline:g} s is over"
+            if time.monotonic() >= self._until
+            else f"{self._place} {what}: not done within {self._parameters.task_timeout:g} s"
+        )
+        self._findings.timeouts.append(message)
+        return Halted(message)
 
     def _drain(self, late: Collection[Task]) -> None:
         """An adapter may write to the buffers of its late tasks: only when they have ended can one go on."""

@@ -46,9 +46,8 @@ def run_round(
     while pending:
         oldest = min(submitted[index] for index in pending.values())
         left = min(oldest + timeout - time.perf_counter(), until - time.monotonic())
-        if left <= 0:
+        if not _collect(backend, pending, ended, max(left, 0.0)) and left <= 0:
             break
-        _collect(backend, pending, ended, left)
     seconds = None if pending else max(at for at, _ in ended.values()) - begin
     outcomes = []
     for index, (operation, batch) in enumerate(work):
