@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from analyzer.measurements import read_measurement
+from analyzer.multimodal.requests import requests_of
 from analyzer.performance import Performance, measure_performance
-from analyzer.request_table import request_table
 from analyzer.scrapes import load_scrape
 from analyzer.watch.runs import FoundMeasurement
 from contract.documents import read_document
@@ -28,6 +28,7 @@ class RunResult:
 
     Attributes:
         scenario: `run.run_id` of the scenario, the same for all its runs.
+        mode: cold or warmup of texts; mm: images, which have no target, and a theory only once they are analysed.
         phase: the one that the run is in; None when it is over.
         baseline: rank -> (query, hit) tokens that the counters stood at before the load.
         latency: name of the series -> quantile -> seconds.
@@ -45,10 +46,10 @@ class RunResult:
     engine_version: str | None
     started_at: str
     phase: str | None
-    target: float
-    theory: float
-    theory_by_rank: Mapping[str, float]
-    target_difference_pp: float
+    target: float | None = None
+    theory: float | None = None
+    theory_by_rank: Mapping[str, float] = field(default_factory=dict)
+    target_difference_pp: float | None = None
     actual: float | None = None
     actual_by_rank: Mapping[str, float] = field(default_factory=dict)
     prediction: float | None = None
@@ -68,13 +69,12 @@ def run_result(found: FoundMeasurement, manifest: Manifest) -> RunResult:
     Raises ArtifactError when the measurement or the analysis cannot be read.
     """
     measurement = read_measurement(found.measurement)
-    document = manifest.document
     going = measurement.status == "running"
     known: dict[str, Any] = {
         "run_id": found.run.run_id,
         "measurement": measurement.stamp,
         "scenario": manifest.effective_config["run"]["run_id"],
-        "mode": manifest.effective_config["prefix_cache"]["mode"],
+        "mode": manifest.effective_config["prefix_cache"]["mode"] if manifest.mode == "text" else "mm",
         "status": measurement.status,
         "verdict": None,
         "model": measurement.service["model"],
@@ -82,6 +82,19 @@ def run_result(found: FoundMeasurement, manifest: Manifest) -> RunResult:
         "engine_version": measurement.engine.version if measurement.engine else None,
         "started_at": measurement.started_at,
         "phase": measurement.phases[-1].name if going and measurement.phases else None,
+        "baseline": _baseline(found, measurement),
+    }
+    if manifest.mode == "text":
+        known |= _planned(manifest.document)
+    if found.measurement.analysis.is_file():
+        known |= _analysed(read_document(found.measurement.analysis, "analysis"))
+    if not going and measurement.load is not None:
+        known |= _performance(found, manifest, measurement)
+    return RunResult(**known)
+
+
+def _planned(document: Mapping[str, Any]) -> dict[str, Any]:
+    return {
         "target": document["prefix_cache"]["requested_target_hit_rate"],
         "theory": document["prefix_cache"]["theoretical_hit_rate"],
         "theory_by_rank": {
@@ -90,13 +103,7 @@ def run_result(found: FoundMeasurement, manifest: Manifest) -> RunResult:
             if part["hit_rate"] is not None
         },
         "target_difference_pp": document["prefix_cache"]["target_signed_difference_pp"],
-        "baseline": _baseline(found, measurement),
     }
-    if found.measurement.analysis.is_file():
-        known |= _analysed(read_document(found.measurement.analysis, "analysis"))
-    if not going and measurement.load is not None:
-        known |= _performance(found, measurement)
-    return RunResult(**known)
 
 
 def _baseline(found: FoundMeasurement, measurement: Measurement) -> dict[str, tuple[int, int]]:
@@ -119,6 +126,7 @@ def _analysed(analysis: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "status": analysis["status"],
         "verdict": analysis["validation"]["status"],
+        "theory": analysis["theoretical_hit_rate"],
         "actual": actual["global_hit_rate"],
         "actual_by_rank": {
             rank: part["hit_rate"] for rank, part in actual["by_dp"].items() if part["hit_rate"] is not None
@@ -132,12 +140,12 @@ def _analysed(analysis: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _performance(found: FoundMeasurement, measurement: Measurement) -> dict[str, Any]:
+def _performance(found: FoundMeasurement, manifest: Manifest, measurement: Measurement) -> dict[str, Any]:
     """Latency and throughput, where the requests were recorded."""
     load = measurement.load
     assert load is not None  # noqa: S101 - the caller looked
     try:
-        requests = request_table(found.run.full, found.measurement)
+        requests = requests_of(manifest, found.measurement, measurement)
         measured = measure_performance(
             requests, found.measurement, streamed=load.stream, wall_seconds=load.wall_seconds
         )

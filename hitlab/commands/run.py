@@ -15,6 +15,7 @@ from contract.errors import ExitCode, ScenarioError
 from contract.progress import Progress
 from contract.run_directory import MeasurementDirectory, RunDirectory
 from contract.scenario import Scenario
+from contract.scenario.load import read_document
 from contract.scenario.rules import Mode
 from contract.warnings import warning_message
 from hitlab.arguments import ScenarioPath
@@ -73,6 +74,7 @@ def command(
     from runner.prepared import choose_data
 
     terminal: Terminal = context.obj
+    read_document(scenario)  # a file that cannot be read is told before anything else
     require_kinds(engine=engine, driver=driver)
     choice = choose_data(scenario, manifest)
     prepared, mode = choice.prepared, choice.prepared.manifest.mode
