@@ -5,8 +5,12 @@ numbered. `<` goes back to the question before.
 """
 
 import os
+import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import termios
+import tty
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -27,6 +31,9 @@ DEFAULT_URL = "http://localhost:8000"
 DEFAULT_LMCACHE_URL = "http://localhost:8080"
 DEFAULT_EXPORT = "bench_config.json"
 GENERAL_ASKED = ("model", "kv_cache_volume", "seed", "ignore_eos", "no_warmup")
+
+KEYS = re.compile(r"\x1b[\[O][A-D]|.", re.DOTALL)
+STEPS = {"\x1b[A": -1, "\x1bOA": -1, "k": -1, "\x1b[B": 1, "\x1bOB": 1, "j": 1}
 
 Values = dict[str, Any]
 
@@ -293,16 +300,33 @@ def _choose_by_number(options: Sequence[tuple[str, str]]) -> str:
 def _choose_by_arrows(options: Sequence[tuple[str, str]]) -> str:
     _say("  Use up/down to navigate, Enter to select.\n")
     at = 0
-    while True:
-        for number, (name, title) in enumerate(options):
-            _say(f"\x1b[2K  {'*' if number == at else ' '} {name:<22} {title}".rstrip())
-        key = click.getchar()
-        if key in ("\r", "\n"):
-            return options[at][0]
-        if key == BACK:
-            raise _Back
-        if key in ("\x03", "\x04"):
+    with _single_keys() as keys:
+        while True:
+            for number, (name, title) in enumerate(options):
+                _say(f"\x1b[2K  {'*' if number == at else ' '} {name:<22} {title}".rstrip())
+            for key in keys():
+                if key in ("\r", "\n"):
+                    return options[at][0]
+                if key == BACK:
+                    raise _Back
+                at = (at + STEPS.get(key, 0)) % len(options)
+            print(f"\x1b[{len(options)}A", end="", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _single_keys() -> Iterator[Callable[[], list[str]]]:
+    """Keys as they are pressed, not echoed. What was typed before is not thrown away, and Ctrl-C works as ever."""
+    descriptor = sys.stdin.fileno()
+    before = termios.tcgetattr(descriptor)
+
+    def keys() -> list[str]:
+        pressed = os.read(descriptor, 64).decode(errors="replace")
+        if not pressed or pressed == "\x04":
             raise click.Abort
-        step = {"\x1b[A": -1, "\x1bOA": -1, "k": -1, "\x1b[B": 1, "\x1bOB": 1, "j": 1}.get(key, 0)
-        at = (at + step) % len(options)
-        print(f"\x1b[{len(options)}A", end="", file=sys.stderr, flush=True)
+        return KEYS.findall(pressed)
+
+    tty.setcbreak(descriptor, termios.TCSADRAIN)
+    try:
+        yield keys
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
