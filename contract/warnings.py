@@ -123,6 +123,31 @@ WARNING_TEXTS: Mapping[str, WarningText] = {
         "See the errors, remove their cause, and measure again; rates of this run are those of the requests that got "
         "through.",
     ),
+    "REUSE_MISSING": WarningText(
+        "A bench put texts into the cache, and its measured phase did not find all of them there again.",
+        "Look whether prefix caching is on, whether the cache is large enough (the expectation says what fits), and who else "
+        "uses the engine.",
+    ),
+    "NO_WARMUP": WarningText(
+        "The warm phases were skipped, and what this workload measures is what they leave in the cache.",
+        "Take these numbers for a cold start and nothing else; leave --no-warmup out to measure reuse.",
+    ),
+    "WARM_REQUESTS_FAILED": WarningText(
+        "Requests of a warm phase failed, so the cache was not as the measured phase was meant to find it.",
+        "Remove the cause that the message names, and measure again.",
+    ),
+    "RATE_NOT_REACHED": WarningText(
+        "Requests did not start at the rate that was asked for, so latencies are those of a lighter load.",
+        "Ask for a lower rate or give the workload more users; a user who waits for an answer sends nothing.",
+    ),
+    "PROMPT_LENGTH_DIFFERS": WarningText(
+        "The engine counts other tokens in a prompt than its own tokenizer gives for the same conversation.",
+        "Look for a proxy that rewrites prompts, or another chat template than the engine's own.",
+    ),
+    "BENCH_NOTE": WarningText(
+        "Something about how this bench was made that a reader of its numbers should know.",
+        "Read the message.",
+    ),
     "PROMETHEUS_CANNOT_REACH": WarningText(
         "Prometheus cannot reach the engine's metrics page, so the dashboards show nothing of this run.",
         "Only dashboards are concerned; the measurement scrapes by itself. Give the engine an address that Prometheus "
