@@ -50,10 +50,10 @@ def aisbench_job(
     template) or a default (counts less). `scenario_folder` is where relative paths of the template start.
     """
     aisbench, run_id = scenario.aisbench, manifest.directory.run_id
-    work_dir = Path(aisbench.work_dir)
-    base_work_dir = scenario_folder / DEFAULT_WORK_DIR
+    work_dir = (scenario_folder / aisbench.work_dir).resolve()
+    default_work_dir = (scenario_folder / DEFAULT_WORK_DIR).resolve()
     template = template_of(scenario)
-    chosen_work_dir = work_dir if template is None or work_dir != base_work_dir.resolve() else None
+    chosen_work_dir = work_dir if template is None or work_dir != default_work_dir else None
     return {
         "template": None if template is None else str(template),
         "template_environment": {
