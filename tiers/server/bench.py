@@ -16,7 +16,7 @@ import requests
 from contract.errors import ServiceError
 from tiers.host import description
 from tiers.interfaces import CacheClient
-from tiers.server.client_run import ClientRun, Context, Halted
+from tiers.server.client_run import ClientRun, Context, Halted, Interrupted
 from tiers.server.connect import Peer, require_fit
 from tiers.server.http_api import difference
 from tiers.server.layout import Layout, make_layout
@@ -24,7 +24,7 @@ from tiers.server.parameters import RETRIEVE_SET, ServerParameters
 from tiers.server.records import ALL_RANKS, OPERATIONS, Findings
 from tiers.server.sequence import Sequences
 from tiers.statistics import summary
-from tiers.verdict import Check, Verdict, check, not_requested, verdict
+from tiers.verdict import Check, Status, Verdict, check, not_requested, verdict
 
 WARMUP_NUMBERS = 1 << 40
 """Numbers of warm-up sequences begin here, out of the way of measured ones."""
@@ -166,14 +166,14 @@ class _Bench:
         if p.phase == "retrieve":
             with self._counting("setup"):
                 self._each(lambda run, number: run.store(_dealt(p, number), measured=False))
-        interruption: Halted | None = None
+        interruption: Interrupted | None = None
         begin = time.monotonic()
         self._until = None if p.duration is None else begin + p.duration
         try:
             with self._counting("measured"):
                 self._each(self._measured)
-        except Halted as halt:
-            if p.phase != "store" or not self.stop.is_set():
+        except Interrupted as halt:
+            if p.phase != "store":
                 raise
             interruption = halt
         finally:
@@ -219,6 +219,8 @@ class _Bench:
     def _guarded(work: Callable[[ClientRun, int], None], run: ClientRun, number: int) -> None:
         try:
             work(run, number)
+        except Interrupted:
+            raise
         except BaseException:
             run.halt_all()
             raise
@@ -246,6 +248,9 @@ class _Bench:
     def finish(self) -> None:
         """Remove own objects, then leave the server as it was found."""
         try:
+            if self._p.phase == "store":
+                stored = sum(len(measured_numbers(run)) for run in self._runs)
+                self.result.findings.unread = stored - self.result.findings.right - self.result.findings.wrong
             if self._clients and not self._p.keep and not self.result.findings.timeouts:
                 self._remove()
         finally:
@@ -337,6 +342,9 @@ def checks(parameters: ServerParameters, findings: Findings) -> tuple[Check, ...
         check("cold start", checked=f.cold_lookups, failures=f.cold_hits),
         check("visibility", checked=f.warm_lookups, failures=f.warm_misses),
     ]
+    if f.unread:
+        detail = f"{f.unread} stored sequences were not read back"
+        made.append(Check("read back", Status.NOT_RUN, f.right + f.wrong, 0, detail))
     if parameters.engine_driven or f.checksums_reason is not None or not f.server_checksums:
         made.append(not_requested("server checksums", f.checksums_reason or "nothing was retrieved"))
     else:

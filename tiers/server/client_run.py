@@ -22,6 +22,10 @@ class Halted(Exception):  # noqa: N818 - a way to end: what was measured so far 
     """The run cannot go on."""
 
 
+class Interrupted(Halted):
+    """The user ended the run."""
+
+
 @dataclass(frozen=True)
 class Context:
     """What all clients of a run share. `begin` is the run's zero on `time.perf_counter`."""
@@ -340,7 +344,7 @@ class ClientRun:
         if self._context.halt.is_set():
             raise Halted("another client could not go on")
         if self._context.stop.is_set() and not self.finishing:
-            raise Halted("interrupted")
+            raise Interrupted("interrupted")
 
     def _say(self, number: int, text: str) -> None:
         self._context.say(f"[seq={number}] {text}")

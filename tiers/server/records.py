@@ -45,6 +45,8 @@ class Findings:
     """Measured ones among them that were as stored,"""
     wrong: int = 0
     """and that were not."""
+    unread: int = 0
+    """Sequences of a store phase that nobody read back."""
     mismatches: list[str] = field(default_factory=list)
     """One per sequence with wrong bytes."""
     server_checksums: int = 0
