@@ -125,8 +125,8 @@ WARNING_TEXTS: Mapping[str, WarningText] = {
     ),
     "REUSE_MISSING": WarningText(
         "A bench put texts into the cache, and its measured phase did not find all of them there again.",
-        "Look whether prefix caching is on, whether the cache is large enough (the expectation says what fits), and who else "
-        "uses the engine.",
+        "Look whether prefix caching is on, whether the cache is large enough (the expectation says what fits), and who "
+        "else uses the engine.",
     ),
     "NO_WARMUP": WarningText(
         "The warm phases were skipped, and what this workload measures is what they leave in the cache.",
