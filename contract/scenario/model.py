@@ -216,9 +216,13 @@ class AisbenchModel(Section):
     )
 
 
+PLUGIN_TEMPLATE = "plugins/prefix_cache/config_examples/prefix_cache_perf.py"
+"""The template of AISBench's prefix-cache plugin, which its scenarios name by default: HitLab's takes its place."""
+
+
 class Aisbench(Section):
-    config: NonEmptyText = "./plugins/prefix_cache/config_examples/prefix_cache_perf.py"
-    work_dir: NonEmptyText = "./outputs/default"
+    config: NonEmptyText = Field(f"./{PLUGIN_TEMPLATE}", description="Template; the default is HitLab's own.")
+    work_dir: NonEmptyText = Field("./outputs/default", description="AISBench's results, a folder per run.")
     extra_args: Annotated[dict[str, Any] | list[str], BeforeValidator(_extra_arguments)] = {
         "--num-warmups": 0
     }

@@ -7,7 +7,7 @@ from typing import Any
 
 from contract.errors import ScenarioError
 from contract.scenario.load import BUILTIN, resolve_paths
-from contract.scenario.model import Tokenizer
+from contract.scenario.model import PLUGIN_TEMPLATE, Tokenizer
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,8 @@ class NeededPath:
 def needed_paths(document: Any, folder: Path) -> Iterator[NeededPath]:
     """What has to be readable for a text run of the scenario `document`, relative paths seen from `folder`.
 
-    Left out are `run.output_dir` (overridden, and written), what belongs to AISBench or to multimodal data, and a
-    `tokenizer.path` that can only be a hub id. Whether the document is right otherwise is not checked here.
+    Left out are `run.output_dir` and `aisbench.work_dir` (overridden, and written), what belongs to multimodal data, and
+    a `tokenizer.path` that can only be a hub id. Whether the document is right otherwise is not checked here.
     """
     if not isinstance(document, Mapping):
         return
@@ -42,6 +42,9 @@ def needed_paths(document: Any, folder: Path) -> Iterator[NeededPath]:
     tokenizer = _at(resolved, "tokenizer.path") or Tokenizer.model_fields["path"].default
     if isinstance(tokenizer, str) and tokenizer.startswith(("/", "~", "./", "../")):
         yield NeededPath("tokenizer.path", (folder / Path(tokenizer).expanduser()).resolve(), "MODELS_DIR")
+    template = _at(resolved, "aisbench.config")
+    if isinstance(template, str) and template.startswith("/") and not template.endswith(PLUGIN_TEMPLATE):
+        yield NeededPath("aisbench.config", Path(template), "DATA_DIR")
     mounts = _at(resolved, "engine.mounts")
     for value in mounts if isinstance(mounts, list) else ():
         if isinstance(value, str) and value:

@@ -19,7 +19,7 @@ def command(
         ),
     ] = None,
 ) -> None:
-    """One need a line: `engine KIND`, `path FILE`, `variable NAME` (of engine.env_from).
+    """One need a line: `engine KIND`, `driver KIND`, `path FILE`, `variable NAME` (of engine.env_from).
 
     With `--mounted`, a file outside all of these folders is an error that names the setting of `make bench`.
     """
@@ -32,11 +32,21 @@ def command(
         check_mounted(paths, mounted)
     engine = _engine(document)
     print(f"engine {engine.get('kind') or DEFAULT_ENGINE}")
+    print(f"driver {_driver(document)}")
     for needed in paths:
         print(f"path {needed.path}")
     variables = engine.get("env_from")
     for name in variables if isinstance(variables, list) else ():
         print(f"variable {name}")
+
+
+def _driver(document: Any) -> str:
+    """As `Scenario.driver_kind`, of a document that may not be right."""
+    if not isinstance(document, dict):
+        return "native"
+    section = document.get("driver")
+    kind = section.get("kind") if isinstance(section, dict) else None
+    return str(kind or ("aisbench" if "aisbench" in document else "native"))
 
 
 def _engine(document: Any) -> dict[str, Any]:

@@ -66,6 +66,15 @@ def command(
             show_default=False,
         ),
     ] = None,
+    work_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--work-dir",
+            metavar="DIR",
+            help="AISBench's results, instead of aisbench.work_dir.",
+            show_default=False,
+        ),
+    ] = None,
     measure_only: Annotated[
         bool, typer.Option("--measure-only", help="Measure, but leave the analysis to `hitlab analyze`.")
     ] = False,
@@ -80,7 +89,9 @@ def command(
     prepared, mode = choice.prepared, choice.prepared.manifest.mode
     if mode == "mm" and config is not None:
         raise ScenarioError("--config is for text data; leave it out, or name the text data with --manifest")
-    loaded, overrides = with_overrides(choice.scenario, engine=engine, driver=driver, config=config)
+    loaded, overrides = with_overrides(
+        choice.scenario, engine=engine, driver=driver, config=config, work_dir=work_dir
+    )
     require_endpoint(loaded, mode)
     if choice.passed_over is not None:
         terminal.say(
@@ -136,7 +147,12 @@ def require_kinds(**chosen: str | None) -> None:
 
 
 def with_overrides(
-    scenario: Scenario, *, engine: str | None = None, driver: str | None = None, config: Path | None = None
+    scenario: Scenario,
+    *,
+    engine: str | None = None,
+    driver: str | None = None,
+    config: Path | None = None,
+    work_dir: Path | None = None,
 ) -> tuple[Scenario, dict[str, Any]]:
     """The scenario with the command line's choices, and which they were."""
     overrides: dict[str, Any] = {}
@@ -147,13 +163,16 @@ def with_overrides(
         changed = getattr(scenario, section).model_copy(update={"kind": value})
         scenario = scenario.model_copy(update={section: changed})
         overrides[f"{section}.kind"] = value
-    if config is not None:
-        if not config.is_file():
-            raise ScenarioError(f"--config {config}: no such file")
+    if config is not None and not config.is_file():
+        raise ScenarioError(f"--config {config}: no such file")
+    paths = {"config": config, "work_dir": work_dir}
+    for field, path in paths.items():
+        if path is None:
+            continue
         if scenario.driver_kind != "aisbench":
-            raise ScenarioError("--config is for AISBench; add --driver aisbench")
-        overrides["aisbench.config"] = template = str(config.resolve())
-        changed = scenario.aisbench.model_copy(update={"config": template})
+            raise ScenarioError(f"--{field.replace('_', '-')} is for AISBench; add --driver aisbench")
+        overrides[f"aisbench.{field}"] = str(path.resolve())
+        changed = scenario.aisbench.model_copy(update={field: str(path.resolve())})
         scenario = scenario.model_copy(update={"aisbench": changed})
     return scenario, overrides
 

@@ -47,6 +47,7 @@ def test_needs_tells_engine_paths_and_variables(tmp_path: Path) -> None:
     assert done.returncode == 0
     assert done.stdout.splitlines() == [
         "engine vllm",
+        "driver native",
         f"path {tmp_path}/GSM8K.jsonl",
         "path /models/Q",
         "variable HF_TOKEN",
@@ -59,7 +60,9 @@ def test_needs_tells_engine_paths_and_variables(tmp_path: Path) -> None:
 def test_a_plugin_scenario_without_an_engine_section_has_an_external_one(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text("{}")
-    assert hitlab("needs", "--scenario", path).stdout.startswith("engine external\n")
+    assert hitlab("needs", "--scenario", path).stdout.startswith("engine external\ndriver native\n")
+    path.write_text('{"aisbench": {}}')
+    assert hitlab("needs", "--scenario", path).stdout.startswith("engine external\ndriver aisbench\n")
 
 
 def test_demo_without_data_is_the_error_of_run(tmp_path: Path) -> None:

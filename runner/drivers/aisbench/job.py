@@ -8,10 +8,8 @@ from contract.errors import ScenarioError
 from contract.manifest import Manifest
 from contract.scenario import Aisbench, Scenario
 from contract.scenario.aisbench_arguments import command_line, forwarded
+from contract.scenario.model import PLUGIN_TEMPLATE
 from runner.engines.engine import Engine
-
-PLUGIN_TEMPLATE = "plugins/prefix_cache/config_examples/prefix_cache_perf.py"
-"""The template of AISBench's prefix-cache plugin, which scenarios name by default: ours takes its place."""
 
 DEFAULT_WORK_DIR = str(Aisbench.model_fields["work_dir"].default)
 

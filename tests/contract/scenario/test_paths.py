@@ -42,6 +42,7 @@ def test_every_place_that_names_a_file_to_read() -> None:
         "requests.output_length.path": "/csv/out.csv",
         "prefix_cache.groups.overrides.group-1.input_length.path": f"{FOLDER}/one.csv",
         "tokenizer.path": "/models/Qwen",
+        "aisbench.config": "/elsewhere/config.py",
         "engine.mounts": "/adapters/one",
     }
 
