@@ -1,12 +1,13 @@
 """Real vLLMs for tests/real, one at a time.
 
-Two engines are started in a session, one after the other, because two of them at once are too much for two cores:
+Three engines are started in a session, one after the other, because two of them at once are too much for two cores:
 
 * `vllm_engine`: one API server process for two ranks, a pool that holds everything;
+* `bench_engine`: one rank, a pool of 400 blocks;
 * `served_engine`: `vllm serve`, two API server processes for two ranks, a pool of 300 blocks a rank.
 
-Whoever asks for the second ends the first, so the tests that use it are put behind all others; and behind those the
-test that kills it. Pytest keeps the order within each of these parts.
+Whoever asks for one ends the one before, so the tests of each are put behind one another; and behind those the
+test that kills the last. Pytest keeps the order within each of these parts.
 
 Where a real engine cannot be had at all (no CPU build of torch, no disk) the tests skip with the reason; under
 `CI=true` they fail. An engine that can be had and does not start is a failure everywhere.
@@ -29,6 +30,7 @@ RANKS = 2
 BLOCK_SIZE = 32
 SMALL_POOL_BLOCKS = 300
 SMALL_MAX_MODEL_LEN = 4096
+BENCH_POOL_BLOCKS = 400
 
 StartEngine = Callable[..., RunningEngine]
 
@@ -38,12 +40,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One engine after the other; what ends the second comes last."""
+    """One engine after the other; what ends the last of them comes last."""
+    engines = ("vllm_engine", "bench_engine", "served_engine")
 
     def part(item: pytest.Item) -> int:
         if item.get_closest_marker("last"):
-            return 2
-        return int("served_engine" in getattr(item, "fixturenames", ()))
+            return len(engines)
+        wanted = getattr(item, "fixturenames", ())
+        return next((place for place, engine in enumerate(engines) if engine in wanted), 0)
 
     items.sort(key=part)
 
@@ -69,7 +73,7 @@ def qwen_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def start_engine(
     vllm_python: Path, qwen_directory: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[StartEngine]:
-    """Starts an engine with two ranks, block size 32 and Qwen's vocabulary, and ends the one before it."""
+    """Starts an engine (two ranks unless asked otherwise, blocks of 32, Qwen's vocabulary); ends the one before."""
     running: list[RunningEngine] = []
 
     def start(**options: Any) -> RunningEngine:
@@ -78,12 +82,11 @@ def start_engine(
         engine = start_vllm(
             tiny_model_directory(vllm_python, qwen_directory, cache_directory() / "models"),
             port=free_port(),
-            ranks=RANKS,
             block_size=BLOCK_SIZE,
             served_name="tiny-qwen",
             log_path=tmp_path_factory.mktemp("vllm") / "engine.log",
             python=vllm_python,
-            **options,
+            **{"ranks": RANKS, **options},
         )
         running.append(engine)
         return engine
@@ -97,6 +100,16 @@ def start_engine(
 def vllm_engine(start_engine: StartEngine) -> RunningEngine:
     """One API server process; a pool that holds everything."""
     return start_engine()
+
+
+@pytest.fixture(scope="session")
+def bench_engine(start_engine: StartEngine) -> RunningEngine:
+    """One rank, so that the way of every request is known in advance; a pool that a bench can overflow."""
+    return start_engine(
+        ranks=1,
+        max_model_len=SMALL_MAX_MODEL_LEN,
+        extra_args=["--num-gpu-blocks-override", str(BENCH_POOL_BLOCKS)],
+    )
 
 
 @pytest.fixture(scope="session")
