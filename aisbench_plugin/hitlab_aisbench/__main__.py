@@ -48,7 +48,9 @@ def prepare(job: dict[str, Any]) -> dict[str, Any]:
     os.environ.update(job["template_environment"])
     os.chdir(job["folder"])
     _offer_the_names_of_the_plugin(job)
-    config = merge(load_template(template), job["dataset"], job["model"], job["work_dir"])
+    config = merge(
+        load_template(template), job["dataset"], job["model"], job["work_dir"], images=job["images"]
+    )
     Path(job["config"]).write_text(source(config), encoding="utf-8")
     dataset, model = config["datasets"][0], config["models"][0]
     return {

@@ -1,4 +1,4 @@
-"""What one answer of a completions server says, and when. No I/O: fed with bytes and times.
+"""What one answer of a completions or chat server says, and when. No I/O: fed with bytes and times.
 
 The definitions are those of HitLab's request records, so that its drivers measure the same. AISBench counts every event
 of a stream as a chunk, the closing one with the usage as well; for its own results `event_ns` has them all.
@@ -16,7 +16,7 @@ _ERROR_BODY = 1 << 16
 class Answer:
     """One answer, streamed or not (its content type decides).
 
-    `token_ns` are the times of chunks that carry a choice, `event_ns` those of all events before the end mark.
+    `token_ns` are the times of chunks that carry a choice (a chat delta that only tells the role is none), `event_ns` those of all events before the end mark.
     Times are nanoseconds of `time.perf_counter_ns`, of the read that brought the bytes.
     """
 
@@ -31,6 +31,7 @@ class Answer:
         self.prompt_tokens: int | None = None
         self.completion_tokens: int | None = None
         self.cached_tokens: int | None = None
+        self.image_tokens: int | None = None
         self.finish_reason: str | None = None
         self._texts: list[str] = []
         self._events: SseReader | None = None
@@ -134,11 +135,17 @@ class Answer:
     def _choice(self, choices: Any) -> bool:
         if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
             return False
-        reason, text = choices[0].get("finish_reason"), choices[0].get("text")
+        choice = choices[0]
+        chat = choice.get("delta") if "delta" in choice else choice.get("message")
+        reason, text = choice.get("finish_reason"), choice.get("text")
+        if isinstance(chat, dict):
+            text = chat.get("content")
         if isinstance(reason, str):
             self.finish_reason = reason
         if isinstance(text, str):
             self._texts.append(text)
+        if "delta" in choice and reason is None:
+            return isinstance(chat, dict) and any(value for name, value in chat.items() if name != "role")
         return True
 
     def _usage(self, usage: Any) -> None:
@@ -147,7 +154,10 @@ class Answer:
         self.prompt_tokens = _whole(usage.get("prompt_tokens"))
         self.completion_tokens = _whole(usage.get("completion_tokens"))
         details = usage.get("prompt_tokens_details")
-        self.cached_tokens = _whole(details.get("cached_tokens")) if isinstance(details, dict) else None
+        details = details if isinstance(details, dict) else {}
+        by_kind = details.get("multimodal_tokens")
+        self.cached_tokens = _whole(details.get("cached_tokens"))
+        self.image_tokens = _whole(by_kind.get("image")) if isinstance(by_kind, dict) else None
 
 
 def error_message(body: bytes) -> str:

@@ -72,6 +72,7 @@ class Attempts:
                 "completion_tokens": answer.completion_tokens,
                 "cached_tokens": answer.cached_tokens,
                 "finish_reason": self._presentable(answer.finish_reason),
+                "image_tokens": answer.image_tokens,
             }
         )
 

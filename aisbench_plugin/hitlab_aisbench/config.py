@@ -43,12 +43,20 @@ def load_template(path: Path) -> dict[str, Any]:
 
 
 def merge(
-    template: dict[str, Any], dataset: Settings, model: Settings, work_dir: str | None
+    template: dict[str, Any],
+    dataset: Settings,
+    model: Settings,
+    work_dir: str | None,
+    *,
+    images: bool = False,
 ) -> dict[str, Any]:
-    """The template with HitLab's dataset and model in it. `work_dir` None: the template's own, or AISBench's default."""
+    """The template with HitLab's dataset and model in it, those of requests with `images` or of texts.
+
+    `work_dir` None: the template's own, or AISBench's default.
+    """
     merged = dict(template)
-    merged["datasets"] = [_dataset(_only(template, "datasets"), dataset)]
-    merged["models"] = [_model(_only(template, "models"), model)]
+    merged["datasets"] = [_dataset(_only(template, "datasets"), dataset, images=images)]
+    merged["models"] = [_model(_only(template, "models"), model, images=images)]
     merged["infer"] = _infer(template.get("infer"))
     merged.setdefault("summarizer", {"attr": "performance"})
     if work_dir is not None:
@@ -65,11 +73,12 @@ def _only(template: dict[str, Any], name: str) -> dict[str, Any]:
     return dict(items[0])
 
 
-def _dataset(template: dict[str, Any], settings: Settings) -> dict[str, Any]:
+def _dataset(template: dict[str, Any], settings: Settings, *, images: bool) -> dict[str, Any]:
     from ais_bench.benchmark.openicl.icl_evaluator import AccEvaluator
     from ais_bench.benchmark.openicl.icl_prompt_template import PromptTemplate
     from ais_bench.benchmark.openicl.icl_retriever import ZeroRetriever
 
+    from hitlab_aisbench.datasets.images import ImageDataset
     from hitlab_aisbench.datasets.prefix_cache import PrefixCacheDataset
     from hitlab_aisbench.openicl.icl_inferencer.prefix_cache import PrefixCacheInferencer
 
@@ -79,7 +88,7 @@ def _dataset(template: dict[str, Any], settings: Settings) -> dict[str, Any]:
                 f"datasets[0].{name} is {template[name]!r}; every request is sent once, remove it"
             )
     merged = _combined(template, settings)
-    merged["type"] = _own(template.get("type"), PrefixCacheDataset)
+    merged["type"] = _own(template.get("type"), ImageDataset if images else PrefixCacheDataset)
     # Rows and prompts have to be the prepared ones; what else the template says of reading and evaluating stays.
     infer = dict(template.get("infer_cfg") or {})
     inferencer = dict(infer.get("inferencer") or {})
@@ -100,8 +109,9 @@ def _dataset(template: dict[str, Any], settings: Settings) -> dict[str, Any]:
     return merged
 
 
-def _model(template: dict[str, Any], settings: Settings) -> dict[str, Any]:
+def _model(template: dict[str, Any], settings: Settings, *, images: bool) -> dict[str, Any]:
     from hitlab_aisbench.models.completions import PrefixCacheCompletions
+    from hitlab_aisbench.models.image_chat import ImageChat
 
     merged = _combined(template, settings)
     for name in ("api_key", "host_ip", "host_port", "enable_ssl"):
@@ -111,7 +121,7 @@ def _model(template: dict[str, Any], settings: Settings) -> dict[str, Any]:
         **(template.get("generation_kwargs") or {}),
         **settings[CHOSEN].get("generation_kwargs", {}),
     }
-    merged["type"] = _own(template.get("type"), PrefixCacheCompletions)
+    merged["type"] = _own(template.get("type"), ImageChat if images else PrefixCacheCompletions)
     return merged
 
 

@@ -35,15 +35,20 @@ class PrefixCacheDataset(BaseDataset):
         with Path(full_path).open("rb") as file:
             for position, line in enumerate(file):
                 row = orjson.loads(line)
-                if row["sequence_index"] != position:
-                    raise ValueError(
-                        f"{full_path}:{position + 1}: the rows are not in final order; prepare them again"
-                    )
+                for name, value in self.columns_of(row, position, full_path).items():
+                    columns[name].append(value)
                 columns["offset"].append(offset)
                 columns["length"].append(len(line))
                 offset += len(line)
-                columns["max_out_len"].append(row["max_tokens"])
-                columns["group"].append(row["group_id"])
-                for name in ("question", "answer", "request_id", "dp_rank", "lane_sequence"):
-                    columns[name].append(row[name])
         return Dataset.from_dict(columns, features=FEATURES)
+
+    def columns_of(self, row: dict[str, Any], position: int, path: str) -> dict[str, Any]:
+        """What the load needs of a row of the file `path`. Raises ValueError: it is not the one that comes next."""
+        if row["sequence_index"] != position:
+            raise ValueError(f"{path}:{position + 1}: the rows are not in final order; prepare them again")
+        names = ("question", "answer", "request_id", "dp_rank", "lane_sequence")
+        return {
+            "max_out_len": row["max_tokens"],
+            "group": row["group_id"],
+            **{name: row[name] for name in names},
+        }

@@ -151,7 +151,7 @@ class PrefixCacheCompletions(VLLMCustomAPI):
             stream = response.content.iter_any()
             async for data in stream:
                 answer.body(data, time.perf_counter_ns())
-                if answer.done or answer.error_kind is not None:
+                if answer.done:
                     await _drain(stream)
                     return
             answer.end(time.perf_counter_ns())
