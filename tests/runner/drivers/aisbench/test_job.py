@@ -26,7 +26,9 @@ def job(document: dict[str, Any], folder: Path) -> dict[str, Any]:
     directory = SimpleNamespace(
         run_id="run_20261129_120000", full=folder / "x.full.jsonl", manifest=folder / "x.manifest.json"
     )
-    manifest = SimpleNamespace(directory=directory, document={"scenario_path": str(folder / "s.json")})
+    manifest = SimpleNamespace(
+        directory=directory, mode="text", document={"scenario_path": str(folder / "s.json")}
+    )
     return aisbench_job(
         scenario,
         folder,
