@@ -11,7 +11,7 @@ from typing import Any
 from contract.artifact_check import check_artifacts
 from contract.command_log import command_log
 from contract.effective_config import effective_config
-from contract.errors import HitLabError, Interruption, ScenarioError, ServiceError
+from contract.errors import HitLabError, Interruption, ServiceError
 from contract.events import utc_now
 from contract.measurement import EngineRecord, Finding, ImageRecord, Measurement
 from contract.progress import Progress, silent
@@ -144,12 +144,7 @@ def _driver(
     say: Callable[[str], None],
 ) -> Iterator[AisbenchLoad | None]:
     """AISBench, being started while the engine is checked; None: the native driver, which needs no start."""
-    images = prepared.manifest.mode == "mm"
-    if images and scenario.driver.kind == "aisbench":
-        raise ScenarioError(
-            "driver.kind: AISBench sends texts only; take the native driver (--driver native)"
-        )
-    if images or scenario.driver_kind != "aisbench":
+    if scenario.driver_kind != "aisbench":
         yield None
         return
     with aisbench_load(

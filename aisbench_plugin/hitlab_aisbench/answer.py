@@ -16,7 +16,8 @@ _ERROR_BODY = 1 << 16
 class Answer:
     """One answer, streamed or not (its content type decides).
 
-    `token_ns` are the times of chunks that carry a choice (a chat delta that only tells the role is none), `event_ns` those of all events before the end mark.
+    `token_ns` are the times of chunks that carry a choice (a chat delta that only tells the role is none), `event_ns`
+    those of all events before the end mark.
     Times are nanoseconds of `time.perf_counter_ns`, of the read that brought the bytes.
     """
 

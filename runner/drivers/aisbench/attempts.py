@@ -88,8 +88,7 @@ class AttemptReader:
 
 
 def _record(event: dict[str, Any]) -> RequestRecord:
-    # Fields with a default are of loads that AISBench does not send, images for instance.
-    values = {name: event[name] for name in _FIELDS if name not in RequestRecord._field_defaults}
+    values = {name: event[name] for name in _FIELDS}
     return RequestRecord(**{**values, "itl_s": tuple(values["itl_s"])})
 
 

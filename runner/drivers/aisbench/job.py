@@ -6,6 +6,7 @@ from typing import Any
 
 from contract.errors import ScenarioError
 from contract.manifest import Manifest
+from contract.multimodal import ImageDataset, image_dataset
 from contract.scenario import Aisbench, Scenario
 from contract.scenario.aisbench_arguments import command_line, forwarded
 from contract.scenario.model import PLUGIN_TEMPLATE
@@ -48,6 +49,7 @@ def aisbench_job(
     template) or a default (counts less). `scenario_folder` is where relative paths of the template start.
     """
     aisbench, run_id = scenario.aisbench, manifest.directory.run_id
+    images = image_dataset(manifest) if manifest.mode == "mm" else None
     work_dir = (scenario_folder / aisbench.work_dir).resolve()
     default_work_dir = (scenario_folder / DEFAULT_WORK_DIR).resolve()
     template = template_of(scenario)
@@ -64,10 +66,11 @@ def aisbench_job(
         "scratch": str(scratch),
         "work_dir": None if chosen_work_dir is None else str(chosen_work_dir),
         "arguments": [*forwarded(command_line(aisbench.extra_args)), "--num-warmups", "0"],
+        "images": images is not None,
         "dataset": {
             "fixed": {
-                "abbr": file_name(aisbench.dataset.abbr or run_id),
-                "full_path": str(manifest.directory.full),
+                "abbr": file_name(aisbench.dataset.abbr or (run_id if images is None else images.name)),
+                "full_path": str(manifest.directory.full if images is None else images.requests),
                 "input_columns": aisbench.dataset.input_columns,
                 "output_column": aisbench.dataset.output_column,
                 "prompt_template": aisbench.dataset.prompt_template,
@@ -85,10 +88,20 @@ def aisbench_job(
                 "model": engine.model,
                 "url": engine.inference_url,
                 "timeout_seconds": scenario.request_timeout_seconds,
+                **_image_settings(images, scratch),
             },
             **_model_settings(scenario),
         },
     }
+
+
+def _image_settings(images: ImageDataset | None, scratch: Path) -> dict[str, Any]:
+    """Where the image is, as a data URL in a file: the config of AISBench is no place for megabytes."""
+    if images is None:
+        return {}
+    file = scratch / "image.data-url"
+    file.write_text(images.data_url, encoding="ascii")
+    return {"image_file": str(file), "images_per_request": images.images_per_request}
 
 
 def _model_settings(scenario: Scenario) -> Mapping[str, dict[str, Any]]:

@@ -66,7 +66,7 @@ class AisbenchLoad:
         self._process = process
         self._scenario = scenario
         self._rows_planned = manifest.request_count
-        self._lanes = manifest.document["prefix_cache"]["mode"] == "cold"
+        self._lanes = manifest.mode == "text" and manifest.document["prefix_cache"]["mode"] == "cold"
         self._directory = directory
         self._records = records
         self._redact = redact

@@ -14,6 +14,7 @@ import orjson
 
 from contract.errors import ServiceError
 from contract.manifest import Manifest
+from contract.multimodal import image_dataset
 from contract.progress import Progress
 from contract.records import RequestRecord
 from contract.rows import read_rows
@@ -21,6 +22,7 @@ from contract.scenario import Scenario
 from runner.control import ControlClient
 from runner.drivers.native.lanes import OutgoingRequest
 from runner.drivers.native.load import run_load
+from runner.multimodal.bodies import outgoing_image_requests
 
 
 def send_warmups(
@@ -41,7 +43,9 @@ def send_warmups(
         progress("Warm up for AISBench", len(records), count)
 
     run_load(
-        _requests(client, scenario, manifest, count),
+        _image_requests(client, scenario, manifest, count)
+        if manifest.mode == "mm"
+        else _requests(client, scenario, manifest, count),
         url=client.engine.inference_url,
         concurrency=scenario.concurrency,
         on_record=on_record,
@@ -54,6 +58,18 @@ def send_warmups(
         raise ServiceError(
             f"aisbench.extra_args: none of {count} warmup requests was answered ({last.error_kind}: {last.error_text})"
         )
+
+
+def _image_requests(
+    client: ControlClient, scenario: Scenario, manifest: Manifest, count: int
+) -> Iterator[OutgoingRequest]:
+    """The first rows as they are: the reset behind them empties what they leave."""
+    dataset, generation_kwargs = image_dataset(manifest), scenario.aisbench.model.generation_kwargs
+    with dataset.requests.open("rb") as rows:
+        first = outgoing_image_requests(
+            rows, dataset, model=client.engine.model, stream=False, generation_kwargs=generation_kwargs
+        )
+        yield from islice(cycle(list(islice(first, count))), count)
 
 
 def _requests(
