@@ -204,6 +204,20 @@ def test_an_engine_without_metrics(broken: MisbehavingServer, bench: Bench, tmp_
     assert "not measured" in ended.out
 
 
+def test_an_engine_that_does_not_tokenize(broken: MisbehavingServer, bench: Bench, tmp_path: Path) -> None:
+    broken.instead["/tokenize"] = answers(404, b"{}")
+    refused = bench(broken.url, "random-prefill")
+    assert refused.code == 2
+    assert "--tokenizer" in refused.err
+    ended = bench(broken.url, "random-prefill", "--tokenizer", "builtin:demo")
+    assert ended.code == 0, ended.err
+    summary = summary_of(tmp_path)
+    assert summary["tokenizer"] == "builtin:demo"
+    assert "no /tokenize" in summary["cache"][0]["unavailable"]["predicted"]
+    overheads = {request["prompt_tokens"] - 300 for request in summary["requests"]}
+    assert len(overheads) == 1, "every text has its length, and the template costs the same in all"
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
