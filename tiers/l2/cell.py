@@ -18,6 +18,9 @@ from tiers.l2.tasks import Round, TaskOutcome, run_round
 from tiers.payload import POISON, difference
 
 CLEANUP_SECONDS = 60.0
+FRUITLESS_ROUNDS = 3
+"""Rounds in a row of which nothing succeeded: a service that died, and more of them would tell nothing new."""
+
 PATIENCE = 4
 """Time-outs that late tasks are given before a run that goes on after time-outs gives up as well."""
 
@@ -85,6 +88,7 @@ class Cell:
         self._index: dict[ObjectName, int] = {}
         self._written: list[int] = []
         self._stored_beside: list[int] = []
+        self._fruitless = 0
         self._silent = False
         self._backend = open_backend(self._arena)
         self.record = CellRecord(self._backend.name, spec.type, size_kb, depth)
@@ -101,8 +105,6 @@ class Cell:
         p = self._parameters
         stored = p.total_rounds * self._keys_per_round
         try:
-            if "store" in p.operations:
-                self._make_cold(range(stored))
             for operation in p.operations:
                 self._rounds(operation)
             if not p.skip_verify:
@@ -156,6 +158,8 @@ class Cell:
             self._require_time()
             self._progress(f"{self._backend.name} {operation}", number, p.total_rounds)
             warmup = number < p.warmup_rounds
+            if operation == "store":
+                self._make_cold(range(number * self._keys_per_round, (number + 1) * self._keys_per_round))
             work, expected = self._work(operation, number)
             if p.page_cache == "drop" and operation != "store":
                 self._drop_pages()
@@ -254,11 +258,16 @@ class Cell:
         self._say(
             f"  [{operation.capitalize()}] Round {number + 1}: {took}, {word}={done.succeeded}/{done.keys}"
         )
+        self._fruitless = self._fruitless + 1 if operation != "lookup" and not done.succeeded else 0
         if measured.timed_out:
             halt = self._no_answer(f"{operation} round {number + 1}")
             if not self._parameters.continue_after_timeout or time.monotonic() >= self._until:
                 raise halt
             self._drain(measured.late)
+        elif self._fruitless == FRUITLESS_ROUNDS:
+            raise Halted(
+                f"{self._place} {operation} round {number + 1}: nothing succeeded, {FRUITLESS_ROUNDS} rounds in a row"
+            )
 
     def _task(self, outcome: TaskOutcome, place: str, expected: tuple[bool, ...] | None) -> TaskRecord:
         findings, names = self._findings, outcome.batch.names

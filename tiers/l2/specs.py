@@ -37,7 +37,8 @@ class Spec:
 
     @property
     def direct(self) -> bool:
-        return _find(self.document, "use_odirect") is True
+        chosen = _find(self.document, "use_odirect")
+        return chosen is True or (chosen is None and self.type == "raw_block")
 
     @property
     def address(self) -> tuple[str, int] | None:

@@ -1,6 +1,7 @@
 """The only place that imports `lmcache`: one module per range of versions that share an interface."""
 
 import os
+import warnings
 from importlib import import_module, metadata
 from types import ModuleType
 
@@ -54,6 +55,8 @@ def load() -> ModuleType:
             "lmcache is not installed beside this Python; make tiers builds an environment with it"
         )
     name = module_name(version)
+    # Packages that adapters import have opinions on the age of this Python.
+    warnings.filterwarnings("ignore", category=FutureWarning)
     for variable, value in QUIET.items():
         os.environ.setdefault(variable, value)
     return import_module(name)

@@ -7,6 +7,7 @@ import pkgutil
 import select
 import threading
 from collections.abc import Collection, Sequence
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -152,6 +153,8 @@ def open_l2(spec: dict[str, Any], arena: Bytes, align_bytes: int) -> L2Adapter:
     if spec["type"] not in known:
         raise ScenarioError(f"--l2-adapter {spec['type']}: LMCache {VERSION} has {', '.join(sorted(known))}")
     try:
+        # LMCache would import module after module until one has the type, with all that the others need.
+        import_module(f"{l2_adapters.__name__}.{spec['type'].replace('-', '_')}{SUFFIX}")
         config = parse_args_to_l2_adapters_config(argparse.Namespace(l2_adapter=[json.dumps(spec)])).adapters[
             0
         ]

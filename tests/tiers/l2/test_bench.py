@@ -105,6 +105,14 @@ def test_failed_stores_are_no_throughput() -> None:
     assert figures(result, "load")["avg_throughput_mbps"] is None
 
 
+def test_a_service_that_died_is_not_asked_for_ever() -> None:
+    backend = MemoryL2()
+    backend.fails_stores = True
+    result = bench(backend, rounds=10**6)
+    assert "nothing succeeded" in str(result.halted)
+    assert result.findings.rounds == 3
+
+
 def test_loads_from_an_empty_adapter_are_failures_without_throughput() -> None:
     result = bench(MemoryL2(), only="load")
     assert result.verdict.exit_code is ExitCode.REQUESTS_FAILED
