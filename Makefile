@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo aisbench test test-aisbench test-real test-stack lint format requirements
+.PHONY: help demo aisbench tiers test test-aisbench test-tiers test-real test-stack lint format requirements
 .PHONY: bench up watch down logs password clean images base-images
 
 STARTED := $(shell date +%s)
@@ -19,6 +19,8 @@ help:
 	@echo '  make test-real  the tests that talk to a real vLLM, on the CPU; builds its environment once, 3.4 GB'
 	@echo '  make aisbench   build the environment of the AISBench driver, 2.2 GB, outside the checkout'
 	@echo '  make test-aisbench  the tests with the real AISBench, on the simulator and a real vLLM'
+	@echo '  make tiers      build the environment of the benches of LMCache (bench server, bench l2), 1.8 GB, outside the checkout'
+	@echo '  make test-tiers the tests with real LMCache: its cache server, its L2 adapters, a Redis'
 	@echo '  make lint       ruff and mypy'
 	@echo '  make format     let ruff put the files in order'
 	@echo '  make requirements  renew the pins in requirements/ from pyproject.toml'
@@ -67,6 +69,15 @@ aisbench:
 
 test-aisbench: .venv-dev/ready
 	@.venv-dev/bin/pytest --capture=no tests/aisbench
+	@$(took)
+
+# bench server and bench l2 go on with its python; HITLAB_TIERS_PYTHON names another one.
+tiers:
+	@$(find_python); "$$python" -m environments.tiers
+	@$(took)
+
+test-tiers: .venv-dev/ready
+	@.venv-dev/bin/pytest --durations=10 tests/tiers/real
 	@$(took)
 
 test-stack: .venv-dev/ready

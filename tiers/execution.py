@@ -8,12 +8,17 @@ from typing import NoReturn
 from contract.errors import ServiceError
 from tiers.lmcache_api import installed_version
 
+VARIABLE = "HITLAB_TIERS_PYTHON"
+
 # Our code is appended: the environment's own packages come first, and it has none of our names.
 START = "import sys; sys.path.append(sys.argv.pop(1)); from hitlab.main import main; main()"
 
 
 def environment_python() -> Path:
-    """Where `make tiers` puts its environment's python."""
+    """Where `make tiers` puts its environment's python, unless HITLAB_TIERS_PYTHON names another."""
+    named = os.environ.get(VARIABLE)
+    if named:
+        return Path(named)
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return cache / "hitlab" / "tiers" / "current" / "bin" / "python"
 
