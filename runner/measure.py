@@ -197,7 +197,7 @@ def _run_phases(
             record.find(finding)
     go_on()
     with record.phase("reset"):
-        findings = reset_cache(
+        unreset = reset_cache(
             client,
             checked.probes,
             checked.leftover_tokens,
@@ -205,16 +205,18 @@ def _run_phases(
             assume_empty_cache=scenario.service.assume_empty_cache,
             stop=stop,
         )
-        if images is not None:
-            emptied = reset_image_caches(client, stop, proven=not findings)
-            findings += emptied.findings
-            emptied_now = {"primed": not emptied.prefix, "image_caches_reset": emptied.images}
-            record.update(images=images.model_copy(update=emptied_now))
-        for finding in findings:
+        for finding in unreset:
             record.find(finding)
         count = warmups(command_line(scenario.aisbench.extra_args)) if aisbench is not None else 0
         if count and not stop.is_set():
             send_warmups(client, scenario, manifest, count, api_key=api_key, stop=stop, progress=progress)
+        if images is not None:
+            # Last: the proof of the reset and the warmups sent the very image.
+            emptied = reset_image_caches(client, stop, proven=not unreset)
+            emptied_now = {"primed": not emptied.prefix, "image_caches_reset": emptied.images}
+            record.update(images=images.model_copy(update=emptied_now))
+            for finding in emptied.findings:
+                record.find(finding)
     go_on()
     if manifest.mode == "text" and manifest.document["warmup"]["enabled"]:
         with record.phase("warmup"):

@@ -64,12 +64,14 @@ class Run:
 class Job:
     """A scenario file, prepared; it may be run several times."""
 
-    def __init__(self, folder: Path, document: dict[str, Any], environment: dict[str, str]) -> None:
+    def __init__(
+        self, folder: Path, document: dict[str, Any], environment: dict[str, str], mode: str = "text"
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / "scenario.json"
         self.path.write_text(json.dumps(document))
         self._environment = environment
-        printed = self._call("prepare", "--scenario", str(self.path), "--mode", "text")
+        printed = self._call("prepare", "--scenario", str(self.path), "--mode", mode)
         assert printed.returncode == 0, printed.stderr
         self.directory = RunDirectory.of_manifest(Path(json.loads(printed.stdout)["manifest"]))
 
@@ -115,7 +117,7 @@ def make_job(aisbench_python: Path, tmp_path: Path) -> MakeJob:
     """Prepares scenarios in a folder of this test, whose name holds a space."""
     environment = {**os.environ, "HITLAB_AISBENCH_PYTHON": str(aisbench_python)}
 
-    def make(document: dict[str, Any], name: str = "a job", **variables: str) -> Job:
-        return Job(tmp_path / name, document, {**environment, **variables})
+    def make(document: dict[str, Any], name: str = "a job", mode: str = "text", **variables: str) -> Job:
+        return Job(tmp_path / name, document, {**environment, **variables}, mode)
 
     return make

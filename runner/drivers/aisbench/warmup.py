@@ -8,6 +8,7 @@ that no block of them is one of a planned request.
 import secrets
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from itertools import cycle, islice
 
 import orjson
@@ -42,17 +43,18 @@ def send_warmups(
         records.append(record)
         progress("Warm up for AISBench", len(records), count)
 
-    run_load(
-        _image_requests(client, scenario, manifest, count)
-        if manifest.mode == "mm"
-        else _requests(client, scenario, manifest, count),
-        url=client.engine.inference_url,
-        concurrency=scenario.concurrency,
-        on_record=on_record,
-        stop=stop,
-        api_key=api_key or None,
-        timeout_seconds=scenario.request_timeout_seconds,
-    )
+    with ExitStack() as files:
+        run_load(
+            _image_requests(client, scenario, manifest, count, files)
+            if manifest.mode == "mm"
+            else _requests(client, scenario, manifest, count),
+            url=client.engine.inference_url,
+            concurrency=scenario.concurrency,
+            on_record=on_record,
+            stop=stop,
+            api_key=api_key or None,
+            timeout_seconds=scenario.request_timeout_seconds,
+        )
     if records and all(record.error_kind is not None for record in records) and not stop.is_set():
         last = records[-1]
         raise ServiceError(
@@ -61,15 +63,18 @@ def send_warmups(
 
 
 def _image_requests(
-    client: ControlClient, scenario: Scenario, manifest: Manifest, count: int
+    client: ControlClient, scenario: Scenario, manifest: Manifest, count: int, files: ExitStack
 ) -> Iterator[OutgoingRequest]:
-    """The first rows as they are: the reset behind them empties what they leave."""
-    dataset, generation_kwargs = image_dataset(manifest), scenario.aisbench.model.generation_kwargs
-    with dataset.requests.open("rb") as rows:
-        first = outgoing_image_requests(
-            rows, dataset, model=client.engine.model, stream=False, generation_kwargs=generation_kwargs
-        )
-        yield from islice(cycle(list(islice(first, count))), count)
+    """The first rows as they are: the reset behind them empties what they leave. `files` keeps theirs open."""
+    dataset = image_dataset(manifest)
+    first = outgoing_image_requests(
+        files.enter_context(dataset.requests.open("rb")),
+        dataset,
+        model=client.engine.model,
+        stream=False,
+        generation_kwargs=scenario.aisbench.model.generation_kwargs,
+    )
+    return islice(cycle(list(islice(first, count))), count)
 
 
 def _requests(
