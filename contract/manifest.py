@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from contract.bench import is_bench
 from contract.documents import canonical_sha256, document_text, parse_document, read_bytes
 from contract.errors import ArtifactError
 from contract.run_directory import RunDirectory
@@ -72,6 +73,17 @@ def read_manifest(path: Path) -> Manifest:
 
 def read_prepared_manifest(path: Path) -> Manifest:
     """As `read_manifest`, and it must be of prepared data."""
+    manifest = read_measured_manifest(path)
+    if is_bench(manifest.document):
+        raise ArtifactError(
+            f"{path}: is that of a bench, which has no prepared data; hitlab analyze reads it (--manifest and "
+            "--measurement STAMP)"
+        )
+    return manifest
+
+
+def read_measured_manifest(path: Path) -> Manifest:
+    """As `read_manifest`, and it must be of something that can be measured: prepared data, or a bench."""
     manifest = read_manifest(path)
     if manifest.status != "prepared":
         raise ArtifactError(

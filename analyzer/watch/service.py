@@ -20,7 +20,7 @@ from analyzer.watch.web import report_path
 from contract.bench import is_bench
 from contract.documents import read_document
 from contract.errors import HitLabError
-from contract.manifest import Manifest, read_prepared_manifest
+from contract.manifest import Manifest, read_measured_manifest
 
 if TYPE_CHECKING:
     from analyzer.watch.grafana import Annotator  # its library is an extra
@@ -184,7 +184,7 @@ class Watch:
         signature = _signature(path)
         known = self._manifests.get(path)
         if known is None or known[0] != signature:
-            known = (signature, read_prepared_manifest(path))
+            known = (signature, read_measured_manifest(path))
             self._manifests[path] = known
         return known[1]
 

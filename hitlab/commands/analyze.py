@@ -5,7 +5,9 @@ from typing import Annotated
 
 import typer
 
+from contract.bench import is_bench
 from contract.errors import ScenarioError
+from contract.manifest import Manifest
 from contract.run_directory import MeasurementDirectory
 from hitlab.arguments import ManifestPath
 from hitlab.commands.run import show_result
@@ -35,10 +37,12 @@ def command(
 ) -> int:
     from analyzer.analyze import analyze_measurement
     from analyzer.offline import analyze_scrapes
-    from contract.manifest import read_prepared_manifest
+    from contract.manifest import read_measured_manifest
 
     terminal: Terminal = context.obj
-    prepared = read_prepared_manifest(manifest)
+    prepared = read_measured_manifest(manifest)
+    if is_bench(prepared.document):
+        return _analyze_bench(prepared, measurement, table=table)
     if table and measurement is not None and baseline is None and after is None:
         return show_result(manifest, MeasurementDirectory(prepared.directory.runs / measurement))
     if table:
@@ -53,6 +57,22 @@ def command(
                 "analyze needs either --measurement STAMP, or both --baseline FILE and --after FILE"
             )
     print_json(analysis.document)
+    if analysis.message:
+        print_warning(analysis.message)
+    return int(analysis.exit_code)
+
+
+def _analyze_bench(manifest: Manifest, measurement: str | None, *, table: bool) -> int:
+    from analyzer.analyze import analyze_measurement
+    from analyzer.bench.table import summary_text
+
+    if measurement is None:
+        raise ScenarioError("analyze of a bench needs --measurement STAMP, a directory under result/runs")
+    analysis = analyze_measurement(manifest, measurement)
+    if table:
+        print(summary_text(analysis.document))
+    else:
+        print_json(analysis.document)
     if analysis.message:
         print_warning(analysis.message)
     return int(analysis.exit_code)

@@ -3,11 +3,12 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from contract.errors import ExitCode
+from contract.errors import ExitCode, ScenarioError
 from contract.progress import Progress
 from contract.warnings import warning_message
 from hitlab.signals import stop_on_signals
@@ -41,6 +42,7 @@ def command(context: typer.Context) -> int:
             return int(ExitCode.USAGE)
         values, export = chosen
     settings = resolve(values)
+    _require_folder(settings.general.rag_output)
     api_key = service_api_key("")
     redact = Redactor(api_key)
     if export is not None:
@@ -70,16 +72,22 @@ def command(context: typer.Context) -> int:
     return show_summary(settings, run)
 
 
+def _require_folder(path: Path | None) -> None:
+    """Before the bench, not after it."""
+    if path is not None and not path.absolute().parent.is_dir():
+        raise ScenarioError(f"--rag-output {path}: there is no folder {path.absolute().parent}")
+
+
 def show_summary(settings: "Settings", run: "BenchRun") -> int:
     """Analyse, print the summary, write the files, and return the exit code."""
     from analyzer.analyze import analyze_measurement
     from analyzer.bench.summary import quality_document
     from analyzer.bench.table import summary_text
     from contract.documents import write_document
-    from contract.manifest import read_prepared_manifest
+    from contract.manifest import read_measured_manifest
 
     general = settings.general
-    manifest = read_prepared_manifest(run.manifest.directory.manifest)
+    manifest = read_measured_manifest(run.manifest.directory.manifest)
     analysis = analyze_measurement(manifest, run.measurement.stamp)
     summary = analysis.document
     print(summary_text(summary))

@@ -13,7 +13,7 @@ from analyzer.bench.summary import distribution, exit_code, quality_document, su
 from analyzer.bench.table import WIDTH, summary_text
 from contract.documents import read_document
 from contract.errors import ArtifactError, ExitCode
-from contract.manifest import read_prepared_manifest
+from contract.manifest import read_measured_manifest
 from tests.analyzer.bench.conftest import RAG, STAMP, Make
 from tests.runner.bench.records import failed, record
 
@@ -218,7 +218,7 @@ def test_quality(make: Make) -> None:
 
 def test_analyze_gives_the_same_again_and_writes_a_page(make: Make) -> None:
     made = make(bench={"phases": [], "cache": [EVIDENCE]})
-    manifest = read_prepared_manifest(made.manifest.directory.manifest)
+    manifest = read_measured_manifest(made.manifest.directory.manifest)
     first = analyze_measurement(manifest, STAMP)
     page = made.directory.report.read_text()
     second = analyze_measurement(manifest, STAMP)

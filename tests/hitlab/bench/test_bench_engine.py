@@ -228,6 +228,20 @@ def test_an_engine_that_does_not_tokenize(broken: MisbehavingServer, bench: Benc
         (["--engine-url", "ftp://x", "--workload", "random-prefill"], 2, "is not an address"),
         (["--workload", "chess"], 2, "invalid choice"),
         (["--engine-url", "x", "--workload", "random-prefill", "--colour", "red"], 2, "--colour"),
+        (
+            [
+                "--engine-url",
+                "x",
+                "--workload",
+                "rag-qa-quality",
+                "--rag-dataset",
+                "y",
+                "--rag-output",
+                "no/where.json",
+            ],
+            2,
+            "there is no folder",
+        ),
     ],
 )
 def test_usage(hitlab: Hitlab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], code: int,
@@ -358,6 +372,19 @@ def test_watch_and_analyze_take_benches(bench: Bench, hitlab: Hitlab, engine: st
     analyzed = hitlab("analyze", "--manifest", manifest, "--measurement", run.name)
     assert analyzed.code == 0
     assert json.loads(analyzed.out) == before
+    table = hitlab("analyze", "--manifest", manifest, "--measurement", run.name, "--table")
+    assert "Engine Benchmark Result (random-prefill)" in table.out.splitlines()[0]
+    assert hitlab("analyze", "--manifest", manifest, "--baseline", "a", "--after", "b").code == 2
+
+
+@pytest.mark.parametrize("command", ["report", "validate"])
+def test_commands_for_prepared_data_say_that_a_bench_has_none(
+    bench: Bench, hitlab: Hitlab, engine: str, tmp_path: Path, command: str
+) -> None:
+    bench(engine, "random-prefill", json_summary=False)
+    ended = hitlab(command, "--manifest", next(tmp_path.glob("bench-*/result/*.manifest.json")))
+    assert ended.code == 3
+    assert "is that of a bench" in errors(ended)[0]
 
 
 def test_compare(bench: Bench, hitlab: Hitlab, engine: str, tmp_path: Path) -> None:
