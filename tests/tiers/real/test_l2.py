@@ -1,6 +1,7 @@
 """`hitlab bench l2` on LMCache's real adapters, and every known defect of the original beside it."""
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -28,7 +29,10 @@ FEW = (
     "--format",
     "json",
 )
-PLUGIN = {"PYTHONPATH": HERE, "PYTHONDONTWRITEBYTECODE": "1"}
+PLUGIN = {
+    "PYTHONPATH": os.pathsep.join(filter(None, [HERE, os.environ.get("PYTHONPATH")])),
+    "PYTHONDONTWRITEBYTECODE": "1",
+}
 
 
 def fs(folder: Path, **fields: object) -> str:
