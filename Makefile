@@ -6,7 +6,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo aisbench tiers test test-aisbench test-tiers test-real test-stack lint format requirements
-.PHONY: bench up watch down logs password clean images base-images
+.PHONY: bench up watch down logs password clean images image-hitlab image-vllm-cpu image-aisbench image-tiers base-images
 
 STARTED := $(shell date +%s)
 took = echo "make $@: $$(($$(date +%s) - $(STARTED))) s"
@@ -136,19 +136,29 @@ down:
 	@docker compose --profile '*' down --volumes --remove-orphans
 
 clean: down
-	@for title in hitlab vllm-cpu; do \
+	@for title in hitlab vllm-cpu hitlab-aisbench hitlab-tiers; do \
 		docker images --quiet --filter label=org.opencontainers.image.title=$$title; \
 	done | sort -u | xargs --no-run-if-empty docker rmi --force >/dev/null
 
 BUILD = docker build $(if $(BASE_IMAGE),--build-arg BASE_IMAGE="$(BASE_IMAGE)") \
 	--build-arg REVISION="$$(git rev-parse HEAD 2>/dev/null || echo unknown)" \
 	$(if $(CA_BUNDLE),--secret id=ca$(comma)src="$(CA_BUNDLE)") $(if $(WHEELS),--build-context wheels="$(WHEELS)")
+BUILD_WITH_TORCH = $(BUILD) $(if $(TORCH_INDEX),--build-arg TORCH_INDEX="$(TORCH_INDEX)")
 comma := ,
-images:
+images: image-hitlab image-vllm-cpu
+
+image-hitlab:
 	@docker/check
 	$(BUILD) --file images/hitlab/Dockerfile --tag "$${HITLAB_IMAGE:-hitlab}" .
-	$(BUILD) $(if $(TORCH_INDEX),--build-arg TORCH_INDEX="$(TORCH_INDEX)") \
-		--file images/vllm-cpu/Dockerfile --tag "$${VLLM_CPU_IMAGE:-vllm-cpu}" .
+
+image-vllm-cpu:
+	@docker/check
+	$(BUILD_WITH_TORCH) --file images/vllm-cpu/Dockerfile --tag "$${VLLM_CPU_IMAGE:-vllm-cpu}" .
+
+# HitLab's image and an environment with old or large packages.
+image-aisbench image-tiers: image-%: image-hitlab
+	$(BUILD_WITH_TORCH) --build-arg HITLAB_IMAGE="$${HITLAB_IMAGE:-hitlab}" \
+		--file images/hitlab-$*/Dockerfile --tag "$${HITLAB_IMAGE:-hitlab}-$*" .
 
 base-images:
 	@docker/check
