@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from prompts.tokenizer import Tokenizer, load_tokenizer
+from prompts.words import WordList, find_words
 from simulator.config import SimulatorConfig
 from simulator.process import start_simulator
 from tests.hitlab.conftest import BLOCK_SIZE, Ended, Hitlab
@@ -58,10 +59,20 @@ def broken(tokenizer: Tokenizer) -> Iterator[MisbehavingServer]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def words(tokenizer: Tokenizer) -> WordList:
+    return find_words(tokenizer)
+
+
 @pytest.fixture
-def bench(hitlab: Hitlab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
-    """Runs `hitlab bench engine` in an empty folder, without the tuner's pause."""
+def bench(hitlab: Hitlab, words: WordList, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    """Runs `hitlab bench engine` in an empty folder, without what takes long: finding words, charts, the tuner's pause.
+
+    Tests that start a process of their own do without these short cuts.
+    """
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("prompts.words.find_words", lambda _: words)
+    monkeypatch.setattr("analyzer.bench.page.drawn", lambda _: [])
     monkeypatch.setattr("runner.workloads.prefix_suffix_tuner.PAUSE_SECONDS", 0.05)
 
     def run(url: str, workload: str, *more: str, json_summary: bool = True) -> Ended:

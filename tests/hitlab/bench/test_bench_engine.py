@@ -326,6 +326,8 @@ def test_ctrl_c_keeps_rows_and_a_summary(broken: MisbehavingServer, tmp_path: Pa
     assert summary["status"] == "interrupted"
     assert summary["results"]["successful_requests"] == 2
     assert set(summary["errors"]) == {"aborted"}
+    assert [entry["stage"] for entry in summary["cache"]] == ["warmup", "formal"]
+    assert summary["cache"][1]["cached_tokens"] > 0
     assert "(long-doc-qa, interrupted)" in ended.out
     rows = list(csv.DictReader((tmp_path / "bench_results.csv").open()))
     assert sum(row["successful"] == "True" for row in rows) == 2
@@ -428,7 +430,9 @@ def test_the_key_is_sent_and_never_written(
     monkeypatch.setenv("OPENAI_API_KEY", API_KEY)
     ended = hitlab("bench", "engine", *arguments, "--json")
     assert ended.code == 0, ended.err
-    assert "2 data-parallel ranks" in json.dumps(summary_of(tmp_path)["cache"])
+    summary = summary_of(tmp_path)
+    assert "2 data-parallel ranks" in json.dumps(summary["cache"])
+    assert all(request["planned_prompt_tokens"] == request["prompt_tokens"] for request in summary["requests"])
     for path in tmp_path.rglob("*"):
         assert not path.is_file() or API_KEY.encode() not in path.read_bytes(), path
     assert API_KEY not in ended.out + ended.err
