@@ -17,6 +17,7 @@ CONFIDENCE = 0.95
 SEED = 42
 SPEEDS = ("ttft_ms", "request_latency_ms", "decode_speed", "cached_tokens")
 TEXT_SHOWN = 60
+SHA256_DIGITS = 64
 
 Document = dict[str, Any]
 
@@ -79,7 +80,7 @@ def _differences(one: Document, other: Document) -> list[str]:
     if one["fingerprint"] != other["fingerprint"]:
         names = sorted(one["parts"].keys() | other["parts"].keys())
         differing = [
-            f"{name} {one['parts'].get(name)!r} and {other['parts'].get(name)!r}"
+            _named(name, one["parts"].get(name), other["parts"].get(name))
             for name in names
             if one["parts"].get(name) != other["parts"].get(name)
         ]
@@ -87,6 +88,13 @@ def _differences(one: Document, other: Document) -> list[str]:
     if one["warmup_policy"] != other["warmup_policy"]:
         found.append(f"warmup policy {one['warmup_policy']} and {other['warmup_policy']}")
     return found
+
+
+def _named(name: str, first: Any, second: Any) -> str:
+    """Both values; of digests, which tell a reader nothing, only that they differ."""
+    if any(isinstance(value, str) and len(value) == SHA256_DIGITS for value in (first, second)):
+        return f"{name} differ"
+    return f"{name} {first!r} and {second!r}"
 
 
 def _paired(name: str, pairs: Sequence[tuple[Document, Document]]) -> Document | None:

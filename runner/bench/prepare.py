@@ -77,6 +77,7 @@ def prepare_bench(
     texts = WordTexts(encoder, general.seed)
     parameters = settings.parameters
     rag = parameters if isinstance(parameters, RagQaQuality) else None
+    samples, skipped_records = ((), 0) if rag is None else load_samples(rag.rag_dataset, rag.rag_num_samples)
     resources = Resources(
         seed=general.seed,
         kv_cache_volume=general.kv_cache_volume,
@@ -84,7 +85,8 @@ def prepare_bench(
         tier_tokens=tier_tokens(settings, engine, size),
         count=texts.count,
         filler=texts.text,
-        samples=() if rag is None else load_samples(rag.rag_dataset, rag.rag_num_samples),
+        samples=samples,
+        skipped_records=skipped_records,
         frame_tokens=None if rag is None else _frame_tokens(tokens, rag.rag_template_kwargs),
     )
     plan = settings.workload.plan(parameters, resources)

@@ -1,6 +1,5 @@
 """Questions with passages and gold answers: the named data sets, and local files of the same shapes."""
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +11,6 @@ import pyarrow.parquet as pq
 
 from contract.errors import ScenarioError
 from runner.workloads.plan import QaSample
-
-LOGGER = logging.getLogger("hitlab.runner")
 
 
 @dataclass(frozen=True)
@@ -30,10 +27,9 @@ NAMED = {
 }
 
 
-def load_samples(dataset: str, count: int) -> tuple[QaSample, ...]:
-    """The first `count` usable questions of a data set, in its order.
-
-    Records without passages, question or answers are skipped, and the log says how many.
+def load_samples(dataset: str, count: int) -> tuple[tuple[QaSample, ...], int]:
+    """The first `count` usable questions of a data set, in its order (fewer when it has no more), and how many records
+    were skipped on the way because they lack passages, a question or answers.
 
     Raises:
         ScenarioError: no such data set or file, one that cannot be read, or one without a usable question.
@@ -49,17 +45,11 @@ def load_samples(dataset: str, count: int) -> tuple[QaSample, ...]:
             skipped += 1
         else:
             samples.append(sample)
-    if skipped:
-        LOGGER.warning(
-            "%s: %d records lack passages, a question or answers and were skipped", dataset, skipped
-        )
     if not samples:
         raise ScenarioError(
             f"--rag-dataset {dataset}: none of its records has passages, a question and answers ({skipped} looked at)"
         )
-    if len(samples) < count:
-        LOGGER.warning("%s: has %d usable questions, %d were asked for", dataset, len(samples), count)
-    return tuple(samples)
+    return tuple(samples), skipped
 
 
 def _download(name: str) -> Path:

@@ -140,7 +140,7 @@ class Resources:
         tokens_per_gb: tokens that a GB (2^30 bytes) of KV cache holds; None where no workload asks for it.
         tier_tokens: tokens that the cache tier to overflow holds (LMCache's L1, else the engine's own cache); None: not
             known.
-        samples: of a data set, for the workload that asks for one.
+        samples: of a data set, for the workload that asks for one. skipped_records: of it, unusable ones.
         frame_tokens: tokens that the chat template puts in front of the first message's text; None: not known.
         count: tokens of a text.
         filler: words of exactly so many tokens, by a key.
@@ -153,6 +153,7 @@ class Resources:
     count: Callable[[str], int]
     filler: Callable[[str, int], str]
     samples: tuple[QaSample, ...] = ()
+    skipped_records: int = 0
     frame_tokens: int | None = None
 
     def volume_tokens(self) -> float:

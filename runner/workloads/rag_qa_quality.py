@@ -115,6 +115,10 @@ def plan(parameters: RagQaQuality, resources: Resources) -> Plan:
         if off
         else []
     )
+    if len(questions) < parameters.rag_num_samples:
+        notes.append(
+            f"{parameters.rag_num_samples} questions were asked for, the data set has {len(questions)}"
+        )
     if resources.frame_tokens is None:
         notes.append(
             "the chat template's length is not known, so the blocks' places are aligned approximately"
@@ -124,7 +128,12 @@ def plan(parameters: RagQaQuality, resources: Resources) -> Plan:
             Phase("prefill every passage", False, prefills, InFlight(1)),
             Phase("questions", True, questions, InFlight(1)),
         ),
-        facts={"Samples": len(questions), "Passages": len(blocks), "Passages aligned to (tokens)": align},
+        facts={
+            "Samples": len(questions),
+            "Records skipped": resources.skipped_records,
+            "Passages": len(blocks),
+            "Passages aligned to (tokens)": align,
+        },
         template_kwargs=dict(parameters.rag_template_kwargs),
         samples={
             request.request_id: sample for request, sample in zip(questions, resources.samples, strict=True)

@@ -165,7 +165,8 @@ def test_answer_quality(bench_engine: RunningEngine, tmp_path: Path) -> None:
         for i in range(4)
     ]
     (tmp_path / "qa.json").write_text(json.dumps([*samples, {"question": "no answer"}]))
-    more = ["--rag-dataset", "qa.json", "--rag-max-output-length", "6", "--rag-doc-align-tokens", "32"]
+    more = ["--rag-dataset", "qa.json", "--rag-num-samples", "4", "--rag-max-output-length", "6"]
+    more += ["--rag-doc-align-tokens", "32"]
     summary = bench(bench_engine, tmp_path, "rag-qa-quality", *more)
     assert_as_expected(summary)
     document = json.loads((tmp_path / "rag_qa_quality.json").read_text())

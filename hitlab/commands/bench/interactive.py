@@ -213,7 +213,12 @@ def _origins(annotation: Any) -> set[Any]:
 
 def _ask_action(known: Values) -> Values:
     values = {key: value for key, value in known.items() if not key.startswith("_") and value is not None}
-    settings = resolve(values)
+    try:
+        settings = resolve(values)
+    except ScenarioError as error:
+        # Settings that do not go together: the last of them is asked again.
+        _say(f"  {error}")
+        raise _Back from error
     _say(f"{'─' * WIDTH}\n Configuration Summary\n{'─' * WIDTH}")
     lines = {
         "engine url": settings.general.engine_url,

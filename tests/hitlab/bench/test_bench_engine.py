@@ -432,7 +432,9 @@ def test_the_key_is_sent_and_never_written(
     assert ended.code == 0, ended.err
     summary = summary_of(tmp_path)
     assert "2 data-parallel ranks" in json.dumps(summary["cache"])
-    assert all(request["planned_prompt_tokens"] == request["prompt_tokens"] for request in summary["requests"])
+    assert all(
+        request["planned_prompt_tokens"] == request["prompt_tokens"] for request in summary["requests"]
+    )
     for path in tmp_path.rglob("*"):
         assert not path.is_file() or API_KEY.encode() not in path.read_bytes(), path
     assert API_KEY not in ended.out + ended.err

@@ -85,6 +85,7 @@ def test_answers_are_scored(quality: Any, tmp_path: Path) -> None:
     assert all(body["chat_template_kwargs"] == {"thinking": False} for body in found["bodies"])
     assert all(body["temperature"] == 0 for body in found["bodies"])
     assert "Answer Quality" in found["out"]
+    assert "Records skipped:                                       1" in found["out"]
     assert "Mean F1 (scored only):                              0.50" in found["out"]
     summary = summary_of(tmp_path)
     assert summary["quality"]["run_fingerprint"] == found["run_fingerprint"] == summary["fingerprint"]

@@ -67,7 +67,11 @@ def write(tokenizer: Tokenizer) -> Write:
     ) -> Written:
         texts = WordTexts(tokenizer, seed, words)
         workload = WORKLOADS[name]
-        more = {key: options.pop(key) for key in ("samples", "frame_tokens", "tier_tokens") if key in options}
+        more = {
+            key: options.pop(key)
+            for key in ("samples", "skipped_records", "frame_tokens", "tier_tokens")
+            if key in options
+        }
         resources = Resources(
             **{"tier_tokens": None, **more},
             seed=seed,

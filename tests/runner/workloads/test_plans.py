@@ -38,7 +38,13 @@ SMALL: dict[str, dict[str, Any]] = {
     "multi-round-chat": {"shared_prompt_length": 300, "chat_history_length": 500, "duration": 6.0},
     "long-doc-permutator": {"num_contexts": 4, "context_length": 120, "system_prompt_length": 64},
     "prefix-suffix-tuner": {"context_length": 800, "thrash": 0.5},
-    "rag-qa-quality": {"dataset": "x", "doc_align_tokens": 32, "samples": SAMPLES, "frame_tokens": 5},
+    "rag-qa-quality": {
+        "dataset": "x",
+        "num_samples": 3,
+        "doc_align_tokens": 32,
+        "samples": SAMPLES,
+        "frame_tokens": 5,
+    },
     "random-prefill": {"request_length": 300, "num_requests": 12},
     "kv-tier-pressure": {"pool_size": 10, "docs_per_request": 3, "context_length": 90, "num_requests": 20},
 }
@@ -336,6 +342,12 @@ def test_rag_qa_quality(write: Write) -> None:
 def test_rag_without_the_template_is_aligned_approximately(write: Write) -> None:
     options = SMALL["rag-qa-quality"] | {"frame_tokens": None}
     assert "approximately" in write("rag-qa-quality", **options).plan.notes[0]
+
+
+def test_a_data_set_with_fewer_questions_than_asked_for_says_so(write: Write) -> None:
+    made = write("rag-qa-quality", **SMALL["rag-qa-quality"] | {"num_samples": 7}, skipped_records=2)
+    assert made.plan.notes == ("7 questions were asked for, the data set has 3",)
+    assert made.plan.facts["Records skipped"] == 2
 
 
 @pytest.mark.parametrize(
