@@ -434,6 +434,7 @@ def test_twenty_thousand_requests_stay_small_and_quick(make: Make) -> None:
             "completion_tokens": np.full(count, 33),
             "cached_tokens": (times.random(count) * [row["actual_input_tokens"] for row in rows]).astype(int),
             "finish_reason": ["length"] * count,
+            "image_tokens": [None] * count,
         },
         schema=REQUEST_SCHEMA,
     )
