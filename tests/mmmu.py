@@ -48,7 +48,9 @@ def write_mmmu(file: Path, rows: Sequence[Sequence[bytes | None]], *, row_group:
         for place in range(7):
             content = images[place] if place < len(images) else None
             record[f"image_{place + 1}"] = (
-                None if content is None else {"bytes": content, "path": f"{file.stem}_{number}_{place + 1}.png"}
+                None
+                if content is None
+                else {"bytes": content, "path": f"{file.stem}_{number}_{place + 1}.png"}
             )
         records.append(record)
     file.parent.mkdir(parents=True, exist_ok=True)
