@@ -29,6 +29,8 @@ from tiers.verdict import Check, Status, Verdict, check, not_requested, verdict
 WARMUP_NUMBERS = 1 << 40
 """Numbers of warm-up sequences begin here, out of the way of measured ones."""
 BASELINE_REPEATS = 5
+DELETE_TRIES = 5
+DELETE_PAUSE_SECONDS = 0.2
 
 
 AskChunkSize = Callable[[], int]
@@ -261,7 +263,7 @@ class _Bench:
 
     def _remove(self) -> None:
         http, result = self.result.peer.http, self.result
-        numbers = [number for run in self._runs for number in run.stored]
+        numbers = [number for run in self._runs for number in run.touched]
         if http is None:
             if numbers:
                 result.notes.append(
@@ -278,7 +280,14 @@ class _Bench:
             has_l2 = bool(config["storage_manager"]["l2_adapter_config"]["adapters"])
             if not config["mp"].get("separate_object_groups"):
                 names = [name for name in names if name["object_group_id"] == 0]
-            removed = http.delete(names, "l1")
+            removed = 0
+            for _ in range(DELETE_TRIES):
+                deleted, locked = http.delete(names, "l1")
+                removed += deleted
+                if not locked:
+                    break
+                # A store that was interrupted is on its way in.
+                time.sleep(DELETE_PAUSE_SECONDS)
             if has_l2:
                 http.delete(names, "l2")
         except (requests.RequestException, KeyError) as error:

@@ -56,6 +56,8 @@ class ClientRun:
         self._fan_out = ThreadPoolExecutor(client.ranks, thread_name_prefix=f"ranks-{number}")
         self._chunks = context.sequences.tokens // client.chunk_size
         self.stored: list[int] = []
+        self.touched: list[int] = []
+        """Sequences that a store was begun for: what there may be to remove."""
         self.finishing = False
         """Read back although the user wants an end."""
         self._lookups = 0
@@ -120,6 +122,7 @@ class ClientRun:
             raise Halted(
                 f"the cold phase found hits (seq={number}): its figures would not be those of a store"
             )
+        self.touched.append(number)
         total, good = self._fan(
             "cold_store",
             number,

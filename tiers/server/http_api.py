@@ -70,9 +70,9 @@ class HttpApi:
         sums = answer.json().get("chunk_checksums")
         return [str(item) for item in sums] if isinstance(sums, list) else None
 
-    def delete(self, names: Sequence[dict[str, Any]], tier: str) -> int:
-        """Remove objects from a tier; how many were."""
-        deleted = 0
+    def delete(self, names: Sequence[dict[str, Any]], tier: str) -> tuple[int, int]:
+        """Remove objects from a tier; how many were, and how many could not be because somebody has a lock on them."""
+        deleted = skipped = 0
         for first in range(0, len(names), DELETE_BATCH):
             answer = self._session.delete(
                 self.url + "/cache/objects",
@@ -81,7 +81,8 @@ class HttpApi:
             )
             answer.raise_for_status()
             deleted += int(answer.json().get("deleted", 0))
-        return deleted
+            skipped += int(answer.json().get("skipped", 0))
+        return deleted, skipped
 
 
 def difference(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:

@@ -175,10 +175,11 @@ def command(
         graphs = FlameGraphs(
             parse_modes(flamegraph_mode), flamegraph_output, flamegraph_scripts_dir.expanduser()
         )
-        require_tools(graphs)
     if self_test and (graphs is not None or clean or only is not None or compare is not None):
         raise ScenarioError("--self-test: goes with none of --only, --clean, --compare and --flamegraph")
     ensure_lmcache(sys.argv[1:])
+    if graphs is not None:
+        require_tools(graphs)  # py-spy is in that environment
 
     terminal: Terminal = context.obj
     say = speaker(quiet or terminal.quiet)

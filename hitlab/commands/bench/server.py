@@ -193,7 +193,6 @@ def command(
             flamegraph_scripts_dir.expanduser(),
             profile_server_pid,
         )
-        require_tools(graphs)
         if len(graphs.modes) > 1 and not parameters.bounded:
             raise ScenarioError(
                 "--flamegraph-mode: several modes need a run with an end: add --end or --duration"
@@ -201,6 +200,8 @@ def command(
     if self_test and (graphs is not None or compare is not None):
         raise ScenarioError("--self-test: goes with neither --compare nor --flamegraph")
     ensure_lmcache(sys.argv[1:])
+    if graphs is not None:
+        require_tools(graphs)  # py-spy is in that environment
 
     terminal: Terminal = context.obj
     say = speaker(quiet or terminal.quiet)

@@ -159,6 +159,6 @@ def test_servers_without_checksums_offer_none(api: Api, code: int) -> None:
 
 def test_objects_are_removed_in_batches(api: Api) -> None:
     names = [{"number": number} for number in range(12_000)]
-    assert HttpApi(api.url).delete(names, "l1") == 12_000
+    assert HttpApi(api.url).delete(names, "l1") == (12_000, 0)
     assert [len(body["keys"]) for body in api.deleted] == [5000, 5000, 2000]
     assert [name for body in api.deleted for name in body["keys"]] == names
