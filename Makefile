@@ -40,7 +40,8 @@ help:
 	@echo '  PYTHON          interpreter to build the environments with (3.11 or newer; now: $(PYTHON))'
 	@echo '  TORCH_INDEX     test-real: index that carries the CPU build of torch, where yours does not'
 	@echo '  PIP_FIND_LINKS  test-real: or a folder that holds its wheel'
-	@echo '  ENGINE, DRIVER  bench: instead of what the scenario says (external, simulator, vllm)'
+	@echo '  ENGINE, DRIVER  bench: instead of what the scenario says (external, simulator, vllm; native, aisbench)'
+	@echo '  MODE            bench: text, or mm for requests with images'
 	@echo '  MODELS_DIR, DATA_DIR  bench: folders that the scenario reads from, besides its own'
 	@echo '  ARTIFACTS_DIR   bench, watch: where run directories go (./artifacts)'
 	@echo '  DEMO_MINUTES    up: how long the demo measures (5)'
@@ -95,7 +96,7 @@ format: .venv-dev/ready
 	@.venv-dev/bin/ruff format .
 	@$(took)
 
-export SCENARIO ENGINE DRIVER MODELS_DIR DATA_DIR
+export SCENARIO MODE ENGINE DRIVER MODELS_DIR DATA_DIR
 
 # make ends with 2 whatever goes wrong; docker/bench ends with HitLab's own code.
 bench:

@@ -8,6 +8,7 @@ from typing import Any
 from contract.errors import ScenarioError
 from contract.scenario.load import BUILTIN, resolve_paths
 from contract.scenario.model import PLUGIN_TEMPLATE, Tokenizer
+from contract.scenario.rules import Mode
 
 
 @dataclass(frozen=True)
@@ -19,16 +20,18 @@ class NeededPath:
     setting: str
 
 
-def needed_paths(document: Any, folder: Path) -> Iterator[NeededPath]:
-    """What has to be readable for a text run of the scenario `document`, relative paths seen from `folder`.
+def needed_paths(document: Any, folder: Path, mode: Mode = "text") -> Iterator[NeededPath]:
+    """What has to be readable for a run of the scenario `document`, relative paths seen from `folder`.
 
-    Left out are `run.output_dir` and `aisbench.work_dir` (overridden, and written), what belongs to multimodal data, and
-    a `tokenizer.path` that can only be a hub id. Whether the document is right otherwise is not checked here.
+    Left out are `run.output_dir` and `aisbench.work_dir` (overridden, and written), and a `tokenizer.path` that can only
+    be a hub id. Whether the document is right otherwise is not checked here.
     """
     if not isinstance(document, Mapping):
         return
     resolved = resolve_paths(document, folder)
     fields = ["corpus.path", "requests.input_length.path", "requests.output_length.path"]
+    if mode == "mm":
+        fields.append("multimodal.mmmu_parquet_dir")
     overrides = _at(resolved, "prefix_cache.groups.overrides")
     fields += [
         f"prefix_cache.groups.overrides.{group}.{length}.path"

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from contract.scenario.rules import Mode
 from hitlab.arguments import ScenarioPath
 
 DEFAULT_ENGINE = "external"
@@ -18,6 +19,9 @@ def command(
             "--mounted", metavar="DIR", help="A folder that is there; any number.", show_default=False
         ),
     ] = None,
+    mode: Annotated[
+        Mode, typer.Option("--mode", metavar="text|mm", help="Kind of data that is to be prepared.")
+    ] = "text",
 ) -> None:
     """One need a line: `engine KIND`, `driver KIND`, `path FILE`, `variable NAME` (of engine.env_from).
 
@@ -27,7 +31,7 @@ def command(
     from contract.scenario.paths import check_mounted, needed_paths
 
     document = read_document(scenario)
-    paths = list(needed_paths(document, scenario.resolve().parent))
+    paths = list(needed_paths(document, scenario.resolve().parent, mode))
     if mounted is not None:
         check_mounted(paths, mounted)
     engine = _engine(document)
