@@ -254,7 +254,18 @@ def test_interruption_keeps_the_result_and_removes_own_objects(tiers_python: Pat
 def test_flame_graph_of_the_own_process(hitlab: Run, tmp_path: Path) -> None:
     graph = tmp_path / "flame.svg"
     result = hitlab(
-        *("bench", "l2", "--l2-adapter", fs(tmp_path / "l2"), "--rounds", "300", "--flamegraph", "on"),
+        *(
+            "bench",
+            "l2",
+            "--l2-adapter",
+            fs(tmp_path / "l2"),
+            "--rounds",
+            "60",
+            "--num-keys",
+            "8",
+            "--flamegraph",
+            "on",
+        ),
         *("--flamegraph-mode", "wall,gil", "--flamegraph-output", graph, "--format", "json"),
     )
     assert result.code == 0, result.err
