@@ -14,6 +14,7 @@ import pytest
 import requests
 
 from contract.run_directory import RunDirectory
+from tests.mmmu import FULL_HD, picture, write_mmmu
 from tests.real.job import assert_equal_to_the_token
 from tests.shared_data import SHARED_DATA
 from tests.stack.conftest import REPOSITORY, free_port, output
@@ -191,6 +192,38 @@ def test_wrong_settings_are_told_in_one_line(bench: Bench, settings: dict[str, s
     assert done.returncode == 2
     (line,) = (line for line in done.stderr.splitlines() if line.startswith("ERROR: "))
     assert told in line
+
+
+def test_a_plugin_scenario_is_sent_by_aisbench(bench: Bench) -> None:
+    """Nobody names a driver, and the scenario has an aisbench section. Its folder cannot be written to."""
+    before = bench.manifests()
+    done = bench.run(SCENARIO=bench.write_scenario(), ENGINE="simulator", DRIVER="")
+    assert done.returncode == 0, done.stderr
+    (manifest,) = bench.manifests() - before
+    directory = RunDirectory.of_manifest(manifest)
+    assert_equal_to_the_token(json.loads(directory.analysis.read_text()), directory)
+    (run,) = directory.runs.iterdir()
+    left = json.loads((run / "measurement.json").read_text())["aisbench"]
+    assert left["failed_requests"] == 0
+    assert (run / left["csv"]).is_file()
+    results = Path(left["results"])
+    assert results.is_relative_to(bench.folder / "artifacts")
+    assert {path.stat().st_uid for path in (results, *results.rglob("*"))} == {bench.uid}
+
+
+def test_mode_mm_prepares_and_sends_images(bench: Bench) -> None:
+    images = bench.folder / "data" / "MMMU"
+    write_mmmu(images / "test-0.parquet", [[picture(FULL_HD)]])
+    requests = {"count": 20, "input_length": {"mode": "fixed", "value": 30}}
+    multimodal = {"mmmu_parquet_dir": "../data/MMMU", "scenarios": ["single_1080p"]}
+    scenario = bench.write_scenario(multimodal=multimodal, requests=requests)
+    before = bench.manifests()
+    done = bench.run(SCENARIO=scenario, ENGINE="simulator", MODE="mm")
+    assert done.returncode == 0, done.stderr
+    (manifest,) = bench.manifests() - before
+    analysis = json.loads(RunDirectory.of_manifest(manifest).analysis.read_text())
+    assert analysis["expected"]["hit_tokens"] == analysis["actual"]["global_hits"] > 0
+    assert analysis["actual"]["requests"]["differing_requests"] == 0
 
 
 def test_engine_vllm_serves_a_scenario_that_has_no_engine_section(bench: Bench) -> None:
