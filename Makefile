@@ -6,7 +6,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo aisbench tiers test test-aisbench test-tiers test-real test-stack lint format requirements
-.PHONY: bench up watch down logs password clean images image-hitlab image-vllm-cpu image-aisbench image-tiers base-images
+.PHONY: bench bench-engine bench-server bench-l2 lmcache up watch down logs password clean images image-hitlab image-vllm-cpu image-aisbench image-tiers base-images
 
 STARTED := $(shell date +%s)
 took = echo "make $@: $$(($$(date +%s) - $(STARTED))) s"
@@ -27,6 +27,8 @@ help:
 	@echo
 	@echo 'With Docker (Compose v2):'
 	@echo '  make bench SCENARIO=F  measure an engine with any scenario file; ends with the table and the report'
+	@echo '  make bench-engine ARGS=... hitlab bench engine in a container; so do bench-server and bench-l2 (LMCache beside HitLab)'
+	@echo '  make lmcache    start LMCache'"'"'s cache server on 127.0.0.1:5555 and 8080, for bench-server'
 	@echo '  make up         the demo with dashboards; PROFILE=cpu: on a real vLLM without a GPU'
 	@echo '  make watch      only Grafana, Prometheus and the reports, for runs of make bench'
 	@echo '  make logs       follow what the containers say'
@@ -101,6 +103,14 @@ export SCENARIO MODE ENGINE DRIVER MODELS_DIR DATA_DIR
 # make ends with 2 whatever goes wrong; docker/bench ends with HitLab's own code.
 bench:
 	@docker/bench
+
+bench-engine bench-server bench-l2:
+	@docker/bench-flags $(@:bench-%=%) $(ARGS)
+
+# The server works as the caller, as its benches do.
+lmcache:
+	@$(MAKE) --no-print-directory image-tiers
+	@HITLAB_USER="$$(id -u):$$(id -g)" docker compose up --detach lmcache
 
 UP = $(if $(filter cpu,$(PROFILE)),runner-cpu grafana,runner grafana)
 PORTS = GRAFANA_PORT=3000 ANALYZER_PORT=9400 PROMETHEUS_PORT=9090

@@ -1,0 +1,70 @@
+# Sourced by docker/bench and docker/bench-flags: HitLab in containers that work as the caller, with folders at their own
+# paths, so that paths mean the same inside and out: MODELS_DIR and DATA_DIR to read, ARTIFACTS_DIR (default ./artifacts)
+# to write.
+#
+# Gives: here, artifacts, mounts, private; usage_error, folder_of, mount_folders, hand_secrets, hitlab.
+
+usage_error() {
+    echo "ERROR: $1" >&2
+    exit 2
+}
+
+folder_of() { # NAME VALUE -> absolute path without symbolic links
+    local path
+    path=$(realpath --canonicalize-existing -- "$2" 2>/dev/null) && [ -d "$path" ] || usage_error "$1=$2: no such folder"
+    [[ $path != *:* ]] || usage_error "$1=$2: Docker cannot mount a path with a colon"
+    echo "$path"
+}
+
+here=$(cd "$(dirname "$(realpath "$0")")/.." && pwd)
+"$here/docker/check"
+
+artifacts=${ARTIFACTS_DIR:-$here/artifacts}
+mkdir -p "$artifacts" 2>/dev/null || true
+artifacts=$(folder_of ARTIFACTS_DIR "$artifacts")
+[ -w "$artifacts" ] || usage_error "ARTIFACTS_DIR=$artifacts: not writable for $(id -un); name another folder"
+unset ARTIFACTS_DIR # to compose.yaml it names what the watching services see
+
+declare -A mounts=()
+for setting in MODELS_DIR DATA_DIR; do
+    [ -z "${!setting:-}" ] || mounts[$(folder_of "$setting" "${!setting}")]=ro
+done
+mounts[$artifacts]=rw
+
+private=$(mktemp -d)
+trap 'rm -rf "$private"' EXIT
+
+options=(--rm --no-TTY --user "$(id -u):$(id -g)" --env HOME="$HOME" --env ARTIFACTS_DIR="$artifacts")
+# Where the stack's Prometheus runs (make watch), the run says when that one cannot see the engine.
+if [ -z "${PROMETHEUS_URL:-}" ] && [ -n "$(docker ps --quiet --filter label=com.docker.compose.project=hitlab \
+    --filter label=com.docker.compose.service=prometheus)" ]; then
+    export PROMETHEUS_URL=http://prometheus:9090
+fi
+[ -z "${PROMETHEUS_URL:-}" ] || options+=(--env PROMETHEUS_URL)
+export BUILDX_GIT_INFO=false # it would want the checkout to belong to the caller
+export TZ=${TZ:-$(readlink /etc/localtime | sed -n 's|.*/zoneinfo/||p')}
+
+mount_folders() { # once all of them are in mounts
+    local folder
+    for folder in "${!mounts[@]}"; do
+        options+=(--volume "$folder:$folder:${mounts[$folder]}")
+    done
+}
+
+hand_secrets() { # NAMES of variables: in a file, because `docker inspect` shows a container's variables to everybody
+    local name
+    (
+        umask 077
+        for name in "$@"; do
+            [ -z "${!name:-}" ] || printf '%s=%s\n' "$name" "${!name}"
+        done >"$private/secrets"
+    )
+    options+=(--volume "$private/secrets:/run/hitlab-secrets:ro" --env HITLAB_SECRETS_FILE=/run/hitlab-secrets)
+}
+
+hitlab() { # SERVICE ARGUMENTS
+    docker compose --progress quiet --project-directory "$here" run "${options[@]}" "$@"
+}
+
+# The image is built where it is not there yet; Compose's own words about that are for stderr.
+docker compose --progress quiet --project-directory "$here" --profile bench build --quiet bench >&2
