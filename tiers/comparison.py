@@ -1,5 +1,6 @@
 """This run against an earlier one, figure by figure."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -82,7 +83,9 @@ def _figures(document: dict[str, Any]) -> Iterator[tuple[tuple[str, str], float]
 
 def _different(now: dict[str, Any], before: dict[str, Any]) -> Iterator[str]:
     for section in ("config", "versions", "host"):
-        mine, theirs = now.get(section) or {}, before.get(section) or {}
+        # As it would be read from a file: tuples are lists there.
+        mine: dict[str, Any] = json.loads(json.dumps(now.get(section) or {}))
+        theirs = before.get(section) or {}
         for key in sorted({*mine, *theirs} - INDIFFERENT):
             if mine.get(key) != theirs.get(key):
                 yield f"{section}.{key}: {theirs.get(key)} before, {mine.get(key)} now"
