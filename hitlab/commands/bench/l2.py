@@ -289,9 +289,9 @@ def _finish(
     if profiled:
         text += "\nThis run was profiled: read its figures as indicative."
     text += add_comparison(made, before)
+    show(made, text, form=form, output=output)  # first of all: a disk that is full takes no result away
     if samples is not None:
         write_table(samples, l2_table(result.cells))
     if report is not None:
         write_page(report, made, l2_charts(made, result.cells))
-    show(made, text, form=form, output=output)
     return int(result.verdict.exit_code)

@@ -327,9 +327,9 @@ def _finish(
     if profiled:
         text += "\nThis run was profiled: read its figures as indicative."
     text += add_comparison(made, before)
+    show(made, text, form=form, output=output)  # first of all: a disk that is full takes no result away
     if samples is not None:
         write_table(samples, server_table(result.findings.samples))
     if report is not None:
         write_page(report, made, server_charts(result.findings.samples))
-    show(made, text, form=form, output=output)
     return int(result.verdict.exit_code)

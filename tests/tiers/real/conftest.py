@@ -206,10 +206,11 @@ def lmcache_driven(start_server: Callable[..., CacheServer]) -> CacheServer:
 
 
 @pytest.fixture(scope="session")
-def both_modes(start_server: Callable[..., CacheServer]) -> CacheServer:
+def both_modes(
+    start_server: Callable[..., CacheServer], tmp_path_factory: pytest.TempPathFactory
+) -> CacheServer:
     """Both transfer modes, engine-driven through shared memory, and an L2 of files below."""
-    folder = tempfile.mkdtemp(prefix="hitlab-l2-")
-    adapter = json.dumps({"type": "fs", "base_path": folder})
+    adapter = json.dumps({"type": "fs", "base_path": str(tmp_path_factory.mktemp("l2"))})
     return start_server(
         "--supported-transfer-mode", "auto", "--shm-name", f"hitlab{os.getpid()}", "--l2-adapter", adapter
     )
