@@ -222,5 +222,7 @@ requirements:
 	@export CUSTOM_COMPILE_COMMAND='make requirements'; \
 	$(COMPILE) --extra dev --output-file requirements/dev.txt pyproject.toml; \
 	$(COMPILE) --constraint requirements/dev.txt --output-file requirements/base.txt pyproject.toml; \
-	$(COMPILE) --constraint requirements/dev.txt --extra stack --output-file requirements/stack.txt pyproject.toml
+	$(COMPILE) --constraint requirements/dev.txt --extra stack --output-file requirements/stack.txt pyproject.toml; \
+	$(COMPILE) --allow-unsafe --output-file requirements/tiers.txt requirements/tiers.in; \
+	sed -i '/^# The following packages are considered/,$$d' requirements/tiers.txt
 	@$(took)
