@@ -226,6 +226,19 @@ def test_mode_mm_prepares_and_sends_images(bench: Bench) -> None:
     assert analysis["actual"]["requests"]["differing_requests"] == 0
 
 
+def test_a_bench_of_flags_writes_to_the_artifacts_of_the_caller(bench: Bench, engine: str) -> None:
+    flags = ["--engine-url", engine, "--model", "demo", "--tokenizer", "builtin:demo", "--json"]
+    load = ["--workload", "random-prefill", "--rp-num-requests", "10", "--rp-request-length", "300"]
+    done = bench.run("docker/bench-flags", "engine", *flags, *load)
+    assert done.returncode == 0, done.stderr
+    assert "Engine Benchmark Result (random-prefill)" in done.stdout
+    summary = bench.folder / "artifacts" / "bench_summary.json"
+    assert summary.stat().st_uid == bench.uid
+    assert json.loads(summary.read_text())["results"]["successful_requests"] == 10
+    refused = bench.run("docker/bench-flags", "engine", "--workload", "random-prefill")
+    assert refused.returncode == 2
+
+
 def test_engine_vllm_serves_a_scenario_that_has_no_engine_section(bench: Bench) -> None:
     """A real vLLM on the CPU, two ranks, started and ended by the runner in its container."""
     image = os.environ.get("VLLM_CPU_IMAGE", "vllm-cpu")
