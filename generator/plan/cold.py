@@ -10,8 +10,9 @@ ceilings leave. A plan without overshoot exists for these raises exactly when ma
 i (C = cumulative input tokens). Raising more lifts P but also A. No set of raises has a larger P than raising at every
 chance, which gives a lower bound of the overshoot for all plans.
 
-**How raises are found.** A family of policies, each one pass: raise at every chance; only once; or when the watermark
-grows by a given share and the forced hits stay below the ceiling. If the best of them does not meet the lower bound, a
+**How raises are found.** A family of policies, each one pass: raise at every chance; only once; when the watermark
+grows by a given share and the forced hits stay below the ceiling; or at every chance up to a limit, which reaches any total
+that can be reached at all. If the best of them does not meet the lower bound, a
 search over raises and their levels runs; while it need not drop states it decides exactly.
 """
 
@@ -102,6 +103,7 @@ def policies(problem: ColdProblem, seen: list[int]) -> Iterator[Bounds]:
     """Candidate sets of raises: one policy for all lanes, then for each lane the one that suits it best."""
     for growth in GROWTH_SHARES:
         yield bounds_of(problem, raise_when(problem, seen, growth=growth, affordable=True))
+    yield bounds_of(problem, raise_up_to_a_limit(problem))
     if int(problem.lane.max()) > 0:
         yield bounds_of(problem, lane_by_lane(problem))
 
@@ -154,6 +156,38 @@ def raise_when(problem: ColdProblem, seen: list[int], *, growth: float, affordab
     if affordable:
         name = "raise_once" if growth == float("inf") else f"raise_by_{growth:g}"
     return Raises(name, levels)
+
+
+def raise_up_to_a_limit(problem: ColdProblem) -> Raises:
+    """Raise at every chance, but to no more than the least limit that allows the wanted total.
+
+    These raises always reach it. With T(L) the most hits under a limit L, they allow T(L), and T(L) >= D. What they force
+    are the levels of all raises of a lane but its last. Where the last one reaches L, the others are at most L - 1, so
+    they could all be shared under the limit L - 1; where it does not, L - 1 is no limit to that lane. So no more than
+    T(L - 1) is forced, and T(L - 1) < D.
+    """
+    parts = requests_by_lane(problem.lane)
+
+    def most(limit: int) -> int:
+        within = np.minimum(problem.capacities, limit)
+        return int(within.sum()) - sum(int(within[part].max()) for part in parts)
+
+    too_low, limit = -1, int(problem.capacities.max())
+    while limit - too_low > 1:
+        middle = (limit + too_low) // 2
+        if most(middle) >= problem.hit_blocks:
+            limit = middle
+        else:
+            too_low = middle
+    watermark = [0] * len(parts)
+    levels = [-1] * problem.lane.size
+    for position, (lane, cap) in enumerate(
+        zip(problem.lane.tolist(), problem.capacities.tolist(), strict=True)
+    ):
+        level = min(cap, limit)
+        if level > watermark[lane]:
+            watermark[lane] = levels[position] = level
+    return Raises("raise_up_to_a_limit", levels)
 
 
 def bounds_of(problem: ColdProblem, raises: Raises) -> Bounds:

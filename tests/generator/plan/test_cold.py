@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cachemodel.watermark import Integers, capacity, largest_hit, watermarks
@@ -92,7 +92,24 @@ def large_problems(draw: st.DrawFn) -> ColdProblem:
     return ColdProblem(tokens, caps, column(lanes), draw(st.integers(0, largest_hit(caps, column(lanes)))))
 
 
+@settings(max_examples=400)
 @given(large_problems())
+@example(  # the forced hits of raising at every chance are too many, those of raising once allow too few
+    ColdProblem(
+        column([1, 1, 1, 3, 5, 1, 1, 1, 1, 1, 1, 11]),
+        column([0, 0, 0, 2, 4, 0, 0, 0, 0, 0, 0, 10]),
+        column([0] * 12),
+        5,
+    )
+)
+@example(
+    ColdProblem(
+        column([1, 1, 3, 5, 1, 1, 1, 1, 1, 1, 1, 13]),
+        column([0, 0, 2, 4, 0, 0, 0, 0, 0, 0, 0, 12]),
+        column([0, 0, 1, 1, 0, 0, 0, 0, 0, 0, 0, 1]),
+        5,
+    )
+)
 def test_large_plans_are_exact_too(problem: ColdProblem) -> None:
     plan = solve(problem)
     assert (plan.prefix >= 0).all()
