@@ -11,9 +11,9 @@ i (C = cumulative input tokens). Raising more lifts P but also A. No set of rais
 chance, which gives a lower bound of the overshoot for all plans.
 
 **How raises are found.** A family of policies, each one pass: raise at every chance; only once; when the watermark
-grows by a given share and the forced hits stay below the ceiling; or at every chance up to a limit, which reaches any total
-that can be reached at all. If the best of them does not meet the lower bound, a
-search over raises and their levels runs; while it need not drop states it decides exactly.
+grows by a given share and the forced hits stay below the ceiling; or at every chance up to a limit, which reaches any
+total that can be reached at all. If the best of them does not meet the lower bound, a search over raises and their levels
+runs; while it need not drop states it decides exactly.
 """
 
 from collections.abc import Iterator
