@@ -57,7 +57,7 @@ demo: .venv/ready
 	@$(took)
 
 test: .venv-dev/ready
-	@.venv-dev/bin/pytest -n 2 tests
+	@.venv-dev/bin/pytest -n 4 tests
 	@$(took)
 
 # Nothing is captured: the engine takes its time, and its progress is worth seeing.
