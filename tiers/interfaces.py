@@ -102,11 +102,13 @@ class CacheClient(Protocol):
         """Chunks found from the start of the prompt. Raises TimeoutError."""
         ...
 
-    def release(self, request: Request) -> None:
-        """Give back the read locks of a lookup that nothing was retrieved after."""
+    def release(self, request: Request, timeout: float) -> None:
+        """Give back the read locks of a lookup that nothing was retrieved after. Raises TimeoutError."""
         ...
 
-    def end_session(self, request_id: str) -> None: ...
+    def end_session(self, request_id: str, timeout: float) -> None:
+        """The request is over. Raises TimeoutError."""
+        ...
 
     def store(self, rank: int, request: Request, blocks: Sequence[int], timeout: float) -> bool: ...
 

@@ -64,10 +64,12 @@ class MemoryClient:
             self._server.locks += found > 0
         return found
 
-    def release(self, request: Request) -> None:
+    def release(self, request: Request, timeout: float) -> None:
         self._server.locks -= 1
 
-    def end_session(self, request_id: str) -> None:
+    def end_session(self, request_id: str, timeout: float) -> None:
+        if not self._server.answers:
+            raise TimeoutError
         self._server.sessions.discard(request_id)
 
     def store(self, rank: int, request: Request, blocks: Sequence[int], timeout: float) -> bool:

@@ -321,13 +321,11 @@ class Client:
             raise TimeoutError(f"lookup of {request.request_id}: not answered within {timeout:g} s")
         return int(found)
 
-    def release(self, request: Request) -> None:
-        self._scheduler.client.free_lookup_locks(self._key(request, None), self.ranks).result(
-            timeout=CLOSE_SECONDS
-        )
+    def release(self, request: Request, timeout: float) -> None:
+        self._scheduler.client.free_lookup_locks(self._key(request, None), self.ranks).result(timeout=timeout)
 
-    def end_session(self, request_id: str) -> None:
-        self._scheduler.client.end_session(request_id).result(timeout=CLOSE_SECONDS)
+    def end_session(self, request_id: str, timeout: float) -> None:
+        self._scheduler.client.end_session(request_id).result(timeout=timeout)
 
     def store(self, rank: int, request: Request, blocks: Sequence[int], timeout: float) -> bool:
         return self._transfer("submit_store", rank, request, blocks, timeout)

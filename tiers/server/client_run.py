@@ -117,8 +117,7 @@ class ClientRun:
                     f"seq={number}: {found} of {self._chunks} chunks were there already"
                 )
         if found:
-            self._client.release(request)
-            self._client.end_session(request.request_id)
+            self._end(request, locked=True)
             raise Halted(
                 f"the cold phase found hits (seq={number}): its figures would not be those of a store"
             )
@@ -131,7 +130,7 @@ class ClientRun:
             measured,
         )
         stored = time.perf_counter()
-        self._client.end_session(request.request_id)
+        self._end(request)
         if not good:
             self._context.say(f"[seq={number}] ERROR: STORE failed")
             return False
@@ -146,9 +145,7 @@ class ClientRun:
             probe = self._request(number, "visible")
             found = self._ask(probe)
             now = time.perf_counter()
-            if found:
-                self._client.release(probe)
-            self._client.end_session(probe.request_id)
+            self._end(probe, locked=found > 0)
             if found == self._chunks:
                 self._sample("store_to_visible", number, ALL_RANKS, stored, now - stored, 0, measured)
                 return
@@ -175,9 +172,7 @@ class ClientRun:
             if found != self._chunks:
                 findings.warm_misses.append(f"seq={number}: {found} of {self._chunks} chunks hit")
         if found != self._chunks:
-            if found:
-                self._client.release(request)
-            self._client.end_session(request.request_id)
+            self._end(request, locked=found > 0)
             return
         total, good = self._fan(
             "warm_retrieve",
@@ -186,7 +181,7 @@ class ClientRun:
             lambda rank: self._client.retrieve(rank, request, destination, context.parameters.timeout),
             measured,
         )
-        self._client.end_session(request.request_id)
+        self._end(request)
         if not good:
             self._context.say(f"[seq={number}] ERROR: RETRIEVE failed")
             return
@@ -291,6 +286,16 @@ class ClientRun:
             return self._client.lookup(request, self._context.parameters.timeout)
         except TimeoutError as error:
             raise self._timeout(f"lookup of {request.request_id}") from error
+
+    def _end(self, request: Request, *, locked: bool = False) -> None:
+        """The request is over; `locked`: what its lookup found is still held for a reader that does not come."""
+        timeout = self._context.parameters.timeout
+        try:
+            if locked:
+                self._client.release(request, timeout)
+            self._client.end_session(request.request_id, timeout)
+        except TimeoutError as error:
+            raise self._timeout(f"end of {request.request_id}") from error
 
     def _fan(
         self, operation: str, number: int, ranks: Sequence[int], call: Callable[[int], bool], measured: bool

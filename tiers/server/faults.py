@@ -37,11 +37,11 @@ class FaultyClient:
     def lookup(self, request: Request, timeout: float) -> int:
         return self._inner.lookup(request, timeout)
 
-    def release(self, request: Request) -> None:
-        self._inner.release(request)
+    def release(self, request: Request, timeout: float) -> None:
+        self._inner.release(request, timeout)
 
-    def end_session(self, request_id: str) -> None:
-        self._inner.end_session(request_id)
+    def end_session(self, request_id: str, timeout: float) -> None:
+        self._inner.end_session(request_id, timeout)
 
     def store(self, rank: int, request: Request, blocks: Sequence[int], timeout: float) -> bool:
         content = [self._inner.read(rank, layer, blocks) for layer in range(len(self.layer_bytes))]

@@ -233,26 +233,29 @@ def test_a_run_with_an_end_that_is_interrupted_says_130() -> None:
 
 
 class DiesAfter(MemoryServer):
-    def __init__(self, lookups: int) -> None:
+    """Gone with the answer to that call, or in front of it where the call itself is what waits."""
+
+    def __init__(self, calls: int, name: str) -> None:
         super().__init__()
-        self._left = lookups
+        self._left, self._name = calls, name
 
     def client(self, layout: Any, *, model: str, first_instance: int, ranks: int = 1) -> MemoryClient:
         client = super().client(layout, model=model, first_instance=first_instance, ranks=ranks)
-        asked = client.lookup
+        asked = getattr(client, self._name)
 
-        def lookup(request: Any, timeout: float) -> int:
+        def call(*arguments: Any) -> Any:
             self._left -= 1
             self.answers = self._left > 0
-            return asked(request, timeout)
+            return asked(*arguments)
 
-        client.lookup = lookup  # type: ignore[method-assign]
+        setattr(client, self._name, call)
         return client
 
 
+@pytest.mark.parametrize("name", ["lookup", "store", "retrieve", "end_session"])
 @pytest.mark.parametrize("clients", [1, 2])
-def test_a_server_that_dies_ends_the_run_red(clients: int) -> None:
-    result = bench(DiesAfter(9 * clients), end=50, concurrency=clients)
+def test_a_server_that_dies_ends_the_run_red(clients: int, name: str) -> None:
+    result = bench(DiesAfter(9 * clients, name), end=50, concurrency=clients)
     assert result.verdict.exit_code is ExitCode.REQUESTS_FAILED
     assert "no answer within" in str(result.halted)
     assert result.findings.right > 0
