@@ -52,9 +52,9 @@ def make(tokenizer: Tokenizer) -> MakeEngine:
 def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settle, "POLL_SECONDS", 0.001)
     monkeypatch.setattr(probe, "POLL_SECONDS", 0.001)
-    monkeypatch.setattr(probe, "WAIT_SECONDS", 0.02)
+    monkeypatch.setattr(probe, "WAIT_SECONDS", 0.3)
     monkeypatch.setattr(reset, "PAUSE_SECONDS", 0.001)
-    monkeypatch.setattr(settle.quiet_scrape, "__defaults__", (0.02,))
+    monkeypatch.setattr(settle.quiet_scrape, "__defaults__", (0.3,))
 
 
 @pytest.fixture

@@ -117,7 +117,7 @@ FAILURES = [
     Failure(status=None),
     Failure(status=None, after=True),
     Failure(status=None, after=True, times=5),
-    Failure(status=200, delay_seconds=0.7, after=True),
+    Failure(status=200, delay_seconds=1.8, after=True),
     Failure(status=200, body=b"<html>not yet</html>", after=True),
     Failure(status=401),
     Failure(status=403),
@@ -129,7 +129,7 @@ FAILURES = [
 def test_nothing_is_lost_or_doubled_whatever_fails(
     grafana: FakeGrafana, new_annotator: NewAnnotator, failure: Failure, method: str
 ) -> None:
-    annotator = new_annotator(timeout_seconds=0.4)
+    annotator = new_annotator(timeout_seconds=1.2)
     annotator.reconcile(*RUN, WANTED[:2])
     grafana.failures = [Failure(**{**vars(failure), "method": method})]
     for _ in range(10):
