@@ -31,12 +31,7 @@ def ensure_environment() -> Path:
 
     Raises NotAvailableError: too little disk, or a package that cannot be installed.
     """
-    python = ENVIRONMENT.ensure(key_of([TORCH_PIN, PINS]), install_aisbench, install_plugin)
-    current = ENVIRONMENT.home / "current"
-    if not current.is_symlink() or current.readlink() != python.parents[1]:
-        current.unlink(missing_ok=True)
-        current.symlink_to(python.parents[1])
-    return python
+    return ENVIRONMENT.ensure(key_of([TORCH_PIN, PINS]), install_aisbench, install_plugin)
 
 
 def install_aisbench(python: Path) -> None:

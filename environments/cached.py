@@ -85,7 +85,15 @@ class CachedEnvironment:
                 marker.write_text(f"built in {time.monotonic() - started:.0f} s\n", encoding="utf-8")
                 self.say(f"environment ready after {time.monotonic() - started:.0f} s: {environment}")
             finish(python)
+            self._lead_to(environment)
         return python
+
+    def _lead_to(self, environment: Path) -> None:
+        """`current` is the environment in use, for those who look for it without knowing what it is made from."""
+        current = self.home / "current"
+        if not current.is_symlink() or current.readlink() != environment:
+            current.unlink(missing_ok=True)
+            current.symlink_to(environment)
 
     def run(self, command: list[str], failure: str) -> None:
         """Run a command; when it fails, raise `failure` with the last line of what it said."""

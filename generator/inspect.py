@@ -8,8 +8,9 @@ from contract.documents import file_sha256, write_document
 from contract.effective_config import effective_config
 from contract.manifest import seal
 from contract.redaction import Redactor
-from contract.run_directory import create_run_directory
+from contract.run_directory import RunDirectory, create_run_directory
 from contract.scenario import Scenario, load_scenario
+from contract.scenario.rules import Mode
 from generator.plan.plan import Plan, build_plan
 from generator.summary import length_summary, route_counts, trajectory_summary
 from generator.version import plugin_version
@@ -29,32 +30,39 @@ def inspect(scenario_path: Path, output_dir: Path | None = None) -> dict[str, An
     with command_log(directory.log("inspect"), Redactor(scenario.service.api_key)) as log:
         summary = inspect_summary(scenario, plan)
         summary |= {"log": str(directory.log("inspect")), "manifest": str(directory.manifest)}
-        write_document(
-            directory.manifest,
-            seal(
-                {
-                    "schema_version": "1.0",
-                    "plugin_version": plugin_version(),
-                    "benchmark_mode": "text",
-                    "status": "inspected",
-                    "run_id": directory.run_id,
-                    "scenario_path": str(scenario_path.resolve()),
-                    "scenario_sha256": file_sha256(scenario_path),
-                    "effective_config": effective_config(scenario),
-                    "inspect": {
-                        "timestamp": directory.root.name.removeprefix(
-                            f"{Path(scenario.run.output_dir).name}_"
-                        ),
-                        "base_run_id": scenario.run.run_id,
-                        "base_output_dir": scenario.run.output_dir,
-                        "sends_requests": False,
-                        "summary": summary,
-                    },
-                }
-            ),
-        )
+        write_inspected_manifest(directory, scenario, scenario_path, "text", summary)
         log.info("inspected %s: %s", scenario_path, summary)
     return summary
+
+
+def write_inspected_manifest(
+    directory: RunDirectory,
+    scenario: Scenario,
+    scenario_path: Path,
+    mode: Mode,
+    summary: dict[str, Any],
+    **extra: Any,
+) -> None:
+    """What `prepare` goes on from. `extra`: keys of this mode alone."""
+    document = {
+        "schema_version": "1.0",
+        **extra,
+        "plugin_version": plugin_version(),
+        "benchmark_mode": mode,
+        "status": "inspected",
+        "run_id": directory.run_id,
+        "scenario_path": str(scenario_path.resolve()),
+        "scenario_sha256": file_sha256(scenario_path),
+        "effective_config": effective_config(scenario),
+        "inspect": {
+            "timestamp": directory.root.name.removeprefix(f"{Path(scenario.run.output_dir).name}_"),
+            "base_run_id": scenario.run.run_id,
+            "base_output_dir": scenario.run.output_dir,
+            "sends_requests": False,
+            "summary": summary,
+        },
+    }
+    write_document(directory.manifest, seal(document))
 
 
 def inspect_summary(scenario: Scenario, plan: Plan) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from contract.run_directory import RunDirectory, create_run_directory
 from contract.scenario import Scenario, load_scenario
 from contract.token_ids import ROWS_PER_BATCH, TOKEN_IDS_SCHEMA, token_ids_batch
 from generator.corpus_selection import corpus_selection
+from generator.inspect import write_inspected_manifest
 from generator.multimodal.selection import ChosenImage, choose_image
 from generator.multimodal.texts import ExactText, exact_texts
 from generator.reuse import directory_for_prepare
@@ -283,30 +284,13 @@ def inspect_images(
             "log": str(directory.log("inspect")),
             "manifest": str(directory.manifest),
         }
-        write_document(
-            directory.manifest,
-            seal(
-                {
-                    "schema_version": "1.0",
-                    "multimodal_schema_version": MULTIMODAL_SCHEMA_VERSION,
-                    "plugin_version": plugin_version(),
-                    "benchmark_mode": "mm",
-                    "status": "inspected",
-                    "run_id": directory.run_id,
-                    "scenario_path": str(scenario_path.resolve()),
-                    "scenario_sha256": file_sha256(scenario_path),
-                    "effective_config": effective_config(scenario),
-                    "inspect": {
-                        "timestamp": directory.root.name.removeprefix(
-                            f"{Path(scenario.run.output_dir).name}_"
-                        ),
-                        "base_run_id": scenario.run.run_id,
-                        "base_output_dir": scenario.run.output_dir,
-                        "sends_requests": False,
-                        "summary": summary,
-                    },
-                }
-            ),
+        write_inspected_manifest(
+            directory,
+            scenario,
+            scenario_path,
+            "mm",
+            summary,
+            multimodal_schema_version=MULTIMODAL_SCHEMA_VERSION,
         )
         log.info("inspected %s: %s", scenario_path, summary)
     return summary

@@ -22,12 +22,11 @@ from hitlab.commands.bench.result import (
     Report,
     Samples,
     SelfTest,
-    add_comparison,
     clean_stdout,
     earlier,
     numbers,
     require_words,
-    show,
+    show_and_write,
     show_trials,
     speaker,
     stop_on_interrupt,
@@ -193,7 +192,7 @@ def command(
             result = _measured(specs, parameters, open_l2, graphs, stop, say)
     if self_test:
         return show_trials(trials, form=form, output=output)
-    return _finish(
+    return _show(
         result,
         {"lmcache": api.VERSION},
         before,
@@ -268,30 +267,27 @@ def _trials(
     return self_test(FAULTS, once, say)
 
 
-def _finish(
+def _show(
     result: "L2Result",
     versions: dict[str, str],
     before: dict[str, Any] | None,
     *,
-    form: str,
-    output: Path | None,
-    samples: Path | None,
-    report: Path | None,
     profiled: bool,
+    **files: Any,
 ) -> int:
+    """`files`: where results go, as `show_and_write` takes them. Returns the exit code."""
     from tiers.l2.bench import document
     from tiers.l2.text import summary
-    from tiers.report.page import l2_charts, write_page
-    from tiers.samples import l2_table, write_table
+    from tiers.report.page import l2_charts
+    from tiers.samples import l2_table
 
     made = document(result, versions) | {"profiled": profiled}
-    text = summary(result)
-    if profiled:
-        text += "\nThis run was profiled: read its figures as indicative."
-    text += add_comparison(made, before)
-    show(made, text, form=form, output=output)  # first of all: a disk that is full takes no result away
-    if samples is not None:
-        write_table(samples, l2_table(result.cells))
-    if report is not None:
-        write_page(report, made, l2_charts(made, result.cells))
+    show_and_write(
+        made,
+        summary(result),
+        before,
+        table=lambda: l2_table(result.cells),
+        charts=lambda: l2_charts(made, result.cells),
+        **files,
+    )
     return int(result.verdict.exit_code)

@@ -16,6 +16,8 @@ from contract.errors import ScenarioError
 from hitlab.terminal import print_json
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from tiers.self_test import Trial
 
 Format = Annotated[
@@ -149,6 +151,33 @@ def add_comparison(document: dict[str, Any], before: dict[str, Any] | None) -> s
     comparison = compare(document, before)
     document["comparison"] = as_document(comparison)
     return "\n\n" + summary(comparison)
+
+
+def show_and_write(
+    document: dict[str, Any],
+    text: str,
+    before: dict[str, Any] | None,
+    *,
+    table: "Callable[[], pa.Table]",
+    charts: Callable[[], list[str]],
+    form: str,
+    output: Path | None,
+    samples: Path | None,
+    report: Path | None,
+) -> None:
+    """Show a result, compared with an earlier one, and write the files that were asked for."""
+    if document["profiled"]:
+        text += "\nThis run was profiled: read its figures as indicative."
+    text += add_comparison(document, before)
+    show(document, text, form=form, output=output)  # first of all: a disk that is full takes no result away
+    if samples is not None:
+        from tiers.samples import write_table
+
+        write_table(samples, table())
+    if report is not None:
+        from tiers.report.page import write_page
+
+        write_page(report, document, charts())
 
 
 def show_trials(trials: "tuple[Trial, ...]", *, form: str, output: Path | None) -> int:

@@ -23,11 +23,10 @@ from hitlab.commands.bench.result import (
     Report,
     Samples,
     SelfTest,
-    add_comparison,
     clean_stdout,
     earlier,
     require_words,
-    show,
+    show_and_write,
     show_trials,
     speaker,
     stop_on_interrupt,
@@ -218,7 +217,7 @@ def command(
             result = _measured(api, parameters, peer, graphs, stop, say)
     if self_test:
         return show_trials(trials, form=form, output=output)
-    return _finish(
+    return _show(
         result,
         {"lmcache": api.VERSION},
         before,
@@ -306,30 +305,27 @@ def _trials(
     return self_test(FAULTS, once, say)
 
 
-def _finish(
+def _show(
     result: "ServerResult",
     versions: dict[str, str],
     before: dict[str, Any] | None,
     *,
-    form: str,
-    output: Path | None,
-    samples: Path | None,
-    report: Path | None,
     profiled: bool,
+    **files: Any,
 ) -> int:
-    from tiers.report.page import server_charts, write_page
-    from tiers.samples import server_table, write_table
+    """`files`: where results go, as `show_and_write` takes them. Returns the exit code."""
+    from tiers.report.page import server_charts
+    from tiers.samples import server_table
     from tiers.server.bench import document
     from tiers.server.text import summary
 
     made = document(result, versions) | {"profiled": profiled}
-    text = summary(result)
-    if profiled:
-        text += "\nThis run was profiled: read its figures as indicative."
-    text += add_comparison(made, before)
-    show(made, text, form=form, output=output)  # first of all: a disk that is full takes no result away
-    if samples is not None:
-        write_table(samples, server_table(result.findings.samples))
-    if report is not None:
-        write_page(report, made, server_charts(result.findings.samples))
+    show_and_write(
+        made,
+        summary(result),
+        before,
+        table=lambda: server_table(result.findings.samples),
+        charts=lambda: server_charts(result.findings.samples),
+        **files,
+    )
     return int(result.verdict.exit_code)
