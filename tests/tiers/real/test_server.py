@@ -325,7 +325,7 @@ def test_originals_and_ours_side_by_side(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Both benches on one machine, for the README; only that both run is claimed."""
+    """Both benches on one machine, for docs/coming-from-lmcache-bench.md; only that both run is claimed."""
     begin = time.monotonic()
     arguments = ("--transfer-mode", "lmcache_driven", "--end", "20", "--interval", "0.1")
     theirs = bench(original, lmcache_driven, *arguments)
