@@ -121,12 +121,21 @@ def summarize_bench(manifest: Manifest, directory: MeasurementDirectory) -> Row:
 
 
 def exit_code(summary: Row) -> ExitCode:
-    """0: every request was answered."""
+    """0: every request was answered, those of the warm phases included."""
     if summary["status"] == "interrupted":
         return ExitCode.INTERRUPTED
     if summary["status"] == "failed":
         return ExitCode.SERVICE
-    return ExitCode.REQUESTS_FAILED if summary["results"]["failed_requests"] else ExitCode.DONE
+    failed = summary["results"]["failed_requests"] or any(phase["failed"] for phase in summary["phases"])
+    return ExitCode.REQUESTS_FAILED if failed else ExitCode.DONE
+
+
+def failed_message(summary: Row) -> str:
+    """Which requests failed, by phase; the kinds of error are those of the measured phase."""
+    failed = [(phase["name"], phase["failed"]) for phase in summary["phases"] if phase["failed"]]
+    by_phase = ", ".join(f"{count} in {name}" for name, count in failed)
+    kinds = ", ".join(f"{count} x {kind}" for kind, count in summary["errors"].items())
+    return f"{sum(count for _, count in failed)} requests failed ({by_phase}){kinds and ': '}{kinds}"
 
 
 def _config(document: Row) -> Row:

@@ -13,6 +13,7 @@ from analyzer.analyze import (
     equal,
     ledgers_document,
     ledgers_of_scrapes,
+    run_findings,
     runtime_document,
 )
 from analyzer.kv_usage import kv_polling
@@ -89,9 +90,7 @@ def image_analysis(
         else dict.fromkeys(differences(0.0, None))
     )
     document["agreement"] = _agreement(document["expected"], ledgers)
-    document["warnings"] += [
-        {"code": finding.code, "message": finding.message} for finding in measurement.findings
-    ]
+    document["warnings"] += run_findings(measurement)
     document["warnings"] += _warnings(
         document, scrapes, Validation.model_validate(measurement.validation), expected, requests
     )

@@ -76,7 +76,11 @@ def command(
         ),
     ] = None,
     measure_only: Annotated[
-        bool, typer.Option("--measure-only", help="Measure, but leave the analysis to `hitlab analyze`.")
+        bool,
+        typer.Option(
+            "--measure-only",
+            help="Measure, print the measurement's path, and leave the analysis to `hitlab analyze`.",
+        ),
     ] = False,
 ) -> int:
     from runner.measure import measure
@@ -98,25 +102,31 @@ def command(
             f"Both kinds of data are prepared; using the newest, {mode}: {prepared.manifest.directory.manifest} "
             f"(older: {choice.passed_over}; --manifest decides)\n"
         )
-    with (
-        terminal.progress() as progress,
-        running_engine(loaded, scenario, prepared.manifest.directory, progress, mode) as target,
-        stop_on_signals() as stop,  # the innermost: an engine of ours is started and ended without its clock
-    ):
-        measured = measure(
-            loaded,
-            prepared,
-            target,
-            overrides=overrides,
-            stop=stop,
-            progress=progress,
-            scenario_folder=scenario.resolve().parent,
-            say=terminal.say,
-        )
+    begun: list[MeasurementDirectory] = []
+    try:
+        with (
+            terminal.progress() as progress,
+            running_engine(loaded, scenario, prepared.manifest.directory, progress, mode) as target,
+            stop_on_signals() as stop,  # the innermost: an engine of ours is started and ended without its clock
+        ):
+            code = measure(
+                loaded,
+                prepared,
+                target,
+                overrides=overrides,
+                stop=stop,
+                progress=progress,
+                scenario_folder=scenario.resolve().parent,
+                say=terminal.say,
+                on_begin=begun.append,
+            )
+    finally:
+        if measure_only and begun:
+            # However it ended: `analyze --measurement` goes on with what was measured.
+            print(begun[0].root)
     if measure_only:
-        print(measured.root)
-        return 0
-    return show_result(prepared.manifest.directory.manifest, measured)
+        return int(code)
+    return show_result(prepared.manifest.directory.manifest, begun[0])
 
 
 def show_result(manifest: Path, measured: MeasurementDirectory) -> int:
