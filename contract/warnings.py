@@ -144,6 +144,11 @@ WARNING_TEXTS: Mapping[str, WarningText] = {
         "The engine counts other tokens in a prompt than its own tokenizer gives for the same conversation.",
         "Look for a proxy that rewrites prompts, or another chat template than the engine's own.",
     ),
+    "TOKENS_UNTIMED": WarningText(
+        "Answers of several tokens arrived all at once, or as token counts without text. Their tokens have no times of "
+        "their own, so neither ITL nor decode speed can be measured; TTFT is the time of the whole answer.",
+        "Ask the engine directly, or switch off buffering in the proxy before it (nginx: proxy_buffering off).",
+    ),
     "BENCH_NOTE": WarningText(
         "Something about how this bench was made that a reader of its numbers should know.",
         "Read the message.",
