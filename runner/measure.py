@@ -100,7 +100,6 @@ def measure(
             api_key=api_key,
             timeout_seconds=scenario.service.timeout_seconds,
             engine_label_map=scenario.service.engine_label_map,
-            redact=redact,
         )
         try:
             with (

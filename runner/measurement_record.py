@@ -35,7 +35,7 @@ class MeasurementRecord:
 
     def keep_scrape(self, path: Path, scrape: Scrape) -> None:
         with whole_file(path) as file:
-            file.write(self._redact(scrape.text).encode())
+            file.write(self._redact.exposition(scrape.text).encode())
 
     @contextmanager
     def phase(self, name: Phase) -> Iterator[None]:

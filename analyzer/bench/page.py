@@ -16,6 +16,7 @@ from analyzer.html_report.report import FOLDER, drawn, environment, policy
 from analyzer.html_report.text import grouped, milliseconds, seconds
 from analyzer.performance import summarize
 from contract.documents import whole_file
+from contract.foreign_text import visible
 from contract.run_directory import MeasurementDirectory
 from contract.warnings import WARNING_TEXTS, warning_message
 
@@ -35,7 +36,7 @@ def render_bench(summary: Summary, directory: MeasurementDirectory) -> str:
     style = (FOLDER / "report.css").read_text(encoding="utf-8")
     engine = summary["engine"] or {}
     version = f" {engine['version']}" if engine.get("version") else ""
-    return (
+    return visible(
         environment()
         .get_template("bench.html.j2")
         .render(

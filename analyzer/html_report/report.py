@@ -19,6 +19,7 @@ from analyzer.performance import Performance, measure_performance
 from analyzer.request_table import RequestTable
 from contract.documents import read_document, whole_file
 from contract.errors import ArtifactError
+from contract.foreign_text import visible
 from contract.manifest import Manifest
 from contract.measurement import Measurement
 from contract.run_directory import MeasurementDirectory
@@ -88,7 +89,7 @@ def render(manifest: Manifest, directory: MeasurementDirectory, requests: Reques
         "facts": (image_page if images else page).facts(analysis, manifest, measurement, directory.stamp),
         "steps": page.steps(manifest, measurement, directory),
     }
-    return environment().get_template("report.html.j2").render(context)
+    return visible(environment().get_template("report.html.j2").render(context))
 
 
 def environment() -> Environment:

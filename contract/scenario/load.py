@@ -10,6 +10,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from contract.errors import ScenarioError
+from contract.foreign_text import presentable
 from contract.scenario import rules
 from contract.scenario.model import (
     Aisbench,
@@ -109,7 +110,7 @@ def _read_yaml(path: Path, text: str) -> Any:
         place = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
         raise ScenarioError(f"{path}{place}: not YAML ({error.problem})") from error
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise ScenarioError(f"{path}: not YAML ({' '.join(str(error).split())})") from error
+        raise ScenarioError(f"{path}: not YAML ({presentable(str(error))})") from error
 
 
 def parse_scenario(

@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
+from contract.redaction import api_key_problem
+
 PositiveInt = Annotated[int, Field(ge=1)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
 NonEmptyText = Annotated[str, Field(min_length=1)]
@@ -144,6 +146,14 @@ class PrefixCache(Section):
     order: Order = Order()
 
 
+def _api_key(value: str) -> str:
+    """Without white space around it; what a header cannot carry is refused, and not shown."""
+    problem = api_key_problem(value.strip())
+    if problem:
+        raise PydanticCustomError("api_key", problem)  # type: ignore[type-var]
+    return value.strip()
+
+
 class Service(Section):
     inference_url: NonEmptyText = "http://127.0.0.1:8000/v1/completions"
     metrics_url: NonEmptyText = "http://127.0.0.1:8000/metrics"
@@ -158,7 +168,9 @@ class Service(Section):
     assume_empty_cache: bool = Field(False, description="Go on, with a warning, without a reset.")
     engine_label_map: dict[str, NonNegativeInt] = Field({}, description="Prometheus engine label to rank.")
     timeout_seconds: Annotated[float, Field(gt=0)] = 30
-    api_key: str = Field("", description="Bearer token; never written. OPENAI_API_KEY is used when empty.")
+    api_key: Annotated[str, AfterValidator(_api_key)] = Field(
+        "", description="Bearer token; never written. OPENAI_API_KEY is used when empty."
+    )
     poll_interval_seconds: Annotated[float, Field(ge=0)] = Field(
         5.0, description="KV usage sampling in the formal phase; 0 = off."
     )

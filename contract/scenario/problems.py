@@ -9,7 +9,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from contract.errors import ScenarioError
-from contract.redaction import MASK
+from contract.foreign_text import visible
+from contract.redaction import MASK, redacted
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class ScenarioProblems(ScenarioError):  # noqa: N818 - it is a list of problems,
 def show(value: Any) -> str:
     """A value found in a file, short enough for one line."""
     text = "null" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
+    text = visible(redacted(text))
     return text if len(text) <= 60 else text[:57] + "..."
 
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from contract.errors import ScenarioError
+from contract.foreign_text import presentable
 
 PREFERENCE = (
     "/agriculture/test-",
@@ -89,7 +90,7 @@ def stored_images(file: Path) -> Iterator[StoredImage]:
                 first += batch.num_rows
     except (pa.ArrowException, OSError) as error:
         raise ScenarioError(
-            f"multimodal.mmmu_parquet_dir: {file} cannot be read as Parquet ({' '.join(str(error).split())[:200]}); "
+            f"multimodal.mmmu_parquet_dir: {file} cannot be read as Parquet ({presentable(str(error), 200)}); "
             "download it again, or take it out of the folder"
         ) from error
 

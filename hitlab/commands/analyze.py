@@ -11,7 +11,7 @@ from contract.manifest import Manifest
 from contract.run_directory import MeasurementDirectory
 from hitlab.arguments import ManifestPath
 from hitlab.commands.run import show_result
-from hitlab.terminal import Terminal, print_json, print_warning
+from hitlab.terminal import Terminal, print_json, print_text, print_warning
 
 
 def command(
@@ -70,7 +70,7 @@ def _analyze_bench(manifest: Manifest, measurement: str | None, *, table: bool) 
         raise ScenarioError("analyze of a bench needs --measurement STAMP, a directory under result/runs")
     analysis = analyze_measurement(manifest, measurement)
     if table:
-        print(summary_text(analysis.document))
+        print_text(summary_text(analysis.document))
     else:
         print_json(analysis.document)
     if analysis.message:

@@ -1,7 +1,6 @@
 """Measure an engine with prepared data and analyse the result."""
 
 import re
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -9,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from contract.errors import ExitCode, ScenarioError
 from contract.progress import Progress
@@ -20,14 +18,12 @@ from contract.scenario.rules import Mode
 from contract.warnings import warning_message
 from hitlab.arguments import ScenarioPath
 from hitlab.signals import stop_on_signals
-from hitlab.terminal import Terminal, print_error, print_warning
+from hitlab.terminal import Terminal, print_error, print_tables, print_text, print_warning
 
 if TYPE_CHECKING:
     from runner.engines.engine import Engine
 
 CHAT_ROUTE = "/v1/chat/completions"
-TABLE_WIDTH = 200
-"""Wide enough that no cell of the result is ever cut, whatever stdout is."""
 
 
 def command(
@@ -136,9 +132,9 @@ def show_result(manifest: Path, measured: MeasurementDirectory) -> int:
     from contract.manifest import read_prepared_manifest
 
     analysis = analyze_measurement(read_prepared_manifest(manifest), measured.stamp)
-    print(result_title(analysis.document["run_id"]))
-    Console(file=sys.stdout, width=TABLE_WIDTH).print(result_table(analysis.document))
-    print(f"Detailed analysis is available at: {analysis.path}")
+    print_text(result_title(analysis.document["run_id"]))
+    print_tables(result_table(analysis.document))
+    print_text(f"Detailed analysis is available at: {analysis.path}")
     for warning in analysis.document["warnings"]:
         print_warning(f"{warning['code']}: {warning_message(warning)}")
     if analysis.message and analysis.exit_code != ExitCode.DONE:

@@ -14,6 +14,7 @@ from typing import Any
 
 from contract.documents import writing
 from contract.errors import DriverError
+from contract.foreign_text import presentable, visible
 from contract.manifest import Manifest
 from contract.measurement import AisbenchRecord, Finding, LoadRecord
 from contract.progress import Progress
@@ -25,7 +26,7 @@ from prompts.tokenizer import Tokenizer
 from runner.drivers.aisbench.attempts import AttemptReader
 from runner.drivers.aisbench.environment import aisbench_python
 from runner.drivers.aisbench.job import aisbench_job
-from runner.drivers.aisbench.process import POLL_SECONDS, AisbenchProcess, presentable
+from runner.drivers.aisbench.process import POLL_SECONDS, AisbenchProcess, without_colours
 from runner.drivers.aisbench.results import Results, collect, new_results_folder
 from runner.drivers.aisbench.shape import load_shape
 from runner.drivers.outcome import LoadOutcome
@@ -89,7 +90,7 @@ class AisbenchLoad:
         """
         ready, process = self._ready, self._process
         folder = new_results_folder(Path(ready["work_dir"]), datetime.now())
-        reader, rows = AttemptReader(self._records), _Rows()
+        reader, rows = AttemptReader(self._records, self._redact), _Rows()
 
         def take(records: Iterator[RequestRecord]) -> None:
             for record in records:
@@ -141,7 +142,8 @@ class AisbenchLoad:
         log = folder / "logs" / "infer" / self._ready["model_abbr"] / f"{self._ready['dataset_abbr']}.out"
         if not log.is_file():
             return None
-        text = self._redact(log.read_text(encoding="utf-8", errors="replace"))
+        text = without_colours(log.read_text(encoding="utf-8", errors="replace"))
+        text = visible(self._redact(text))
         with writing(self._directory.aisbench_log), self._directory.aisbench_log.open("a") as kept:
             kept.write(f"\n=== the process that sent the requests ===\n{text}")
         exceptions = [line for line in text.splitlines() if _EXCEPTION.match(line)]
