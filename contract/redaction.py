@@ -146,7 +146,12 @@ class Redactor:
         words = "|".join(re.escape(word) for secret in short for word in _escapes(secret))
         self._short_value = re.compile(f"({_BEFORE_SHORT})(?:{words}){_AFTER_SHORT}") if short else None
 
+        deep = [_however_deep(s) for s in known if len(s) >= SHORTEST_PLAIN and not s.isalnum()]
+        self._deep = re.compile("|".join(deep)) if deep else None
+
     def __call__(self, text: str) -> str:
+        if self._deep is not None and "\\" in text:
+            text = self._deep.sub(MASK, text)
         for spelling in self._spellings:
             text = text.replace(spelling, MASK)
         if self._short_value is not None:
@@ -212,6 +217,22 @@ def _escapes(secret: str) -> Iterator[str]:
         for quoted in (quote(raw, safe=""), quote(raw), quote_plus(raw)):
             yield quoted
             yield re.sub("%[0-9A-F]{2}", lambda found: found[0].lower(), quoted)
+
+
+def _however_deep(secret: str) -> str:
+    """A pattern of `secret` behind any number of escapes: JSON in JSON in the label of a metrics page."""
+    return "".join(map(_any_escape, secret))
+
+
+def _any_escape(character: str) -> str:
+    if character == "\\":
+        return r"\\+"
+    if character in "\"'/":
+        return rf"\\*{character}"
+    if character.isprintable() and character.isascii():
+        return re.escape(character)
+    named = {character.encode("unicode_escape").decode("ascii"), json.dumps(character)[1:-1]}
+    return "(?:" + "|".join([re.escape(character), *(rf"\\+{name.lstrip(chr(92))}" for name in named)]) + ")"
 
 
 def _in_base64(secret: bytes) -> Iterator[str]:

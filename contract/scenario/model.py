@@ -150,7 +150,7 @@ def _api_key(value: str) -> str:
     """Without white space around it; what a header cannot carry is refused, and not shown."""
     problem = api_key_problem(value.strip())
     if problem:
-        raise PydanticCustomError("api_key", problem)  # type: ignore[type-var]
+        raise PydanticCustomError("api_key", problem)
     return value.strip()
 
 

@@ -77,7 +77,7 @@ def command(
         return 0
     with stop_on_signals() as stop, serving(host, port, artifacts, watch.metrics, watch.reports) as bound:
         address = public_url or _default_url(host, bound) or ""
-        print(f"Reports: {address}  Metrics: {address.rstrip('/')}/metrics", flush=True)
+        print(shown(f"Reports: {address}  Metrics: {address.rstrip('/')}/metrics"), flush=True)
         try:
             watch.follow(stop)
         except KeyboardInterrupt:

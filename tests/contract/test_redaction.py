@@ -23,6 +23,7 @@ from contract.redaction import (
     without_login,
 )
 from contract.scenario.load import parse_scenario
+from tests.secret_spellings import spellings
 
 KEY = 'sk-canary+7f/2a?91"é\\'
 
@@ -31,28 +32,6 @@ KEY = 'sk-canary+7f/2a?91"é\\'
 def no_key_around(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     monkeypatch.setattr(redaction, "_learned", set())
-
-
-def spellings(secret: str) -> dict[str, str]:
-    """By other means than the redactor's own."""
-    raw = secret.encode()
-    return {
-        "plain": secret,
-        "repr": repr(secret),
-        "repr of bytes": repr(secret.encode("latin-1")),
-        "json": json.dumps({"message": f"bad key {secret}"}),
-        "json, no ascii": json.dumps(secret, ensure_ascii=False),
-        "html": html.escape(secret),
-        "url": urllib.parse.quote(secret, safe=""),
-        "url, small hex": urllib.parse.quote(secret, safe="").lower()
-        if secret.islower()
-        else urllib.parse.quote(secret),
-        "form": urllib.parse.urlencode({"key": secret}),
-        "base64": base64.b64encode(raw).decode(),
-        "base64 of a header": base64.b64encode(b"Bearer " + raw).decode(),
-        "base64 of a pair": base64.b64encode(b"user:" + raw).decode(),
-        "base64 for urls": base64.urlsafe_b64encode(b"x" + raw + b"yz").decode(),
-    }
 
 
 def readable(text: str) -> list[str]:

@@ -239,8 +239,12 @@ def aisbench_load(
 ) -> Iterator[AisbenchLoad]:
     """AISBench, being started. Leaving the block ends it and removes what it leaves lying about.
 
-    Raises DriverError: AISBench is not installed.
+    Raises DriverError: AISBench is not installed, or would send another key.
     """
+    if not api_key.isascii():
+        raise DriverError(
+            "AISBench's HTTP client sends a key with other characters than ASCII differently; use --driver native"
+        )
     python = aisbench_python()
     with writing(directory.aisbench):
         directory.aisbench.mkdir()
