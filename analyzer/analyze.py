@@ -20,6 +20,7 @@ from analyzer.engine_cache import engine_cache
 from analyzer.engine_version import parse_version
 from analyzer.html_report.report import write_report
 from analyzer.kv_usage import kv_polling
+from analyzer.ledger_states import incomplete_ledgers, ledger_states
 from analyzer.ledgers import (
     NAMES,
     Ledger,
@@ -128,9 +129,9 @@ def measured_analysis(
     )
     document["ledgers"] = ledgers_document(ledgers, seen)
     document |= differences(document["theoretical_hit_rate"], document["actual"]["global_hit_rate"])
-    document["agreement"] = agreement(
-        document["theory"]["hit_tokens"], int(requests.plan.input_tokens.sum()), ledgers
-    )
+    theory = document["theory"]["hit_tokens"], int(requests.plan.input_tokens.sum())
+    document["agreement"] = agreement(*theory, ledgers)
+    document["validation"]["ledgers"] = ledger_states(ledgers, *theory)
     document["warnings"] += run_findings(measurement)
     document["warnings"] += warnings(document, scrapes, validation)
     if requests.failed:
@@ -301,6 +302,7 @@ def warnings(document: dict[str, Any], scrapes: ScrapePair, validation: Validati
         found.append({"code": "ACTUAL_DEVIATION", "difference_pp": size})
     if document["actual"]["reason"] is not None:
         found.append({"code": "NOT_MEASURABLE", "message": document["actual"]["reason"]})
+    found += incomplete_ledgers(document["validation"]["ledgers"])
     return found + ledgers_differ(document["agreement"], document["ledgers"]["differences"])
 
 

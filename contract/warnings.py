@@ -109,6 +109,10 @@ WARNING_TEXTS: Mapping[str, WarningText] = {
         "The engine's counters give no hit rate for this run.",
         "Read the reason; what the answers reported (cached_tokens) may still give one.",
     ),
+    "LEDGER_INCOMPLETE": WarningText(
+        "Some answers do not say what the others do, so this ledger has no sum and checks nothing.",
+        "See validation.ledgers for how many; a gateway or one of several engines may leave a field of usage out.",
+    ),
     "QUERY_TOKENS_DIFFER": WarningText(
         "The ledgers do not count the same number of input tokens, so they do not describe the same traffic.",
         "See the cause beside the ledgers: other traffic, failed or repeated requests, or counters that leave some out.",

@@ -38,6 +38,11 @@ def print_warning(message: str) -> None:
     print(f"WARNING: {shown(' '.join(message.split()))}", file=sys.stderr)
 
 
+def print_note(message: str) -> None:
+    """A line about the result that is no warning."""
+    print(shown(message), file=sys.stderr)
+
+
 def print_traceback() -> None:
     """Of the exception that is being handled: `--debug`."""
     print(shown(traceback.format_exc()), end="", file=sys.stderr)

@@ -12,6 +12,7 @@ from markupsafe import Markup
 from analyzer.html_report import charts, page, series, text
 from analyzer.html_report.drawing import Chart, draw
 from analyzer.html_report.histogram import histogram
+from analyzer.ledger_states import ledger_line
 from analyzer.measurements import read_measurement
 from analyzer.multimodal import page as image_page
 from analyzer.multimodal.requests import requests_of
@@ -67,6 +68,7 @@ def render(manifest: Manifest, directory: MeasurementDirectory, requests: Reques
         "verdict": image_page.verdict(analysis) if images else page.verdict(analysis),
         "result_table": page.result_table(analysis),
         "ledger_table": image_page.ledger_table(analysis) if images else page.ledger_table(analysis),
+        "ledger_line": ledger_line(analysis["validation"]["ledgers"]),
         "caveats": analysis["prediction"].get("caveats", []),
         "warnings": image_page.shown_warnings(analysis) if images else page.shown_warnings(analysis),
         "no_requests": no_requests,

@@ -10,7 +10,7 @@ from contract.errors import ScenarioError
 from contract.manifest import Manifest
 from contract.run_directory import MeasurementDirectory
 from hitlab.arguments import ManifestPath
-from hitlab.commands.run import show_result
+from hitlab.commands.run import print_ledgers, show_result
 from hitlab.terminal import Terminal, print_json, print_text, print_warning
 
 
@@ -57,6 +57,7 @@ def command(
                 "analyze needs either --measurement STAMP, or both --baseline FILE and --after FILE"
             )
     print_json(analysis.document)
+    print_ledgers(analysis.document)
     if analysis.message:
         print_warning(analysis.message)
     return int(analysis.exit_code)

@@ -18,7 +18,7 @@ from contract.scenario.rules import Mode
 from contract.warnings import warning_message
 from hitlab.arguments import ScenarioPath
 from hitlab.signals import stop_on_signals
-from hitlab.terminal import Terminal, print_error, print_tables, print_text, print_warning
+from hitlab.terminal import Terminal, print_error, print_note, print_tables, print_text, print_warning
 
 if TYPE_CHECKING:
     from runner.engines.engine import Engine
@@ -135,11 +135,19 @@ def show_result(manifest: Path, measured: MeasurementDirectory) -> int:
     print_text(result_title(analysis.document["run_id"]))
     print_tables(result_table(analysis.document))
     print_text(f"Detailed analysis is available at: {analysis.path}")
+    print_ledgers(analysis.document)
     for warning in analysis.document["warnings"]:
         print_warning(f"{warning['code']}: {warning_message(warning)}")
     if analysis.message and analysis.exit_code != ExitCode.DONE:
         print_error(analysis.message)
     return int(analysis.exit_code)
+
+
+def print_ledgers(document: dict[str, Any]) -> None:
+    """The line on stderr that says which ledgers agree."""
+    from analyzer.ledger_states import ledger_line
+
+    print_note(ledger_line(document["validation"]["ledgers"]))
 
 
 KINDS = {"engine": ("external", "simulator", "vllm"), "driver": ("aisbench", "native")}
