@@ -6,6 +6,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from contract.files import regular
 from contract.run_directory import MeasurementDirectory
 from contract.streams import read_stream
 
@@ -40,7 +41,7 @@ def kv_polling(directory: MeasurementDirectory, interval_seconds: float) -> dict
 
 def _rows(parquet: Path, stream: Path) -> list[dict[str, Any]]:
     if parquet.is_file():
-        rows: list[dict[str, Any]] = pq.read_table(parquet).to_pylist()
+        rows: list[dict[str, Any]] = pq.read_table(regular(parquet)).to_pylist()
         return rows
     if stream.is_file():
         return [row for batch in read_stream(stream) for row in batch.to_pylist()]

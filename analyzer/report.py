@@ -19,7 +19,6 @@ from analyzer.performance import (
     as_rows,
     common_metrics,
     measure_performance,
-    untimed_note,
 )
 from analyzer.recover import finished_measurement
 from analyzer.request_table import UNKNOWN, RequestTable
@@ -66,7 +65,6 @@ def performance_report(manifest: Manifest, stamp: str | None = None) -> dict[str
         "common": common,
         "unavailable": performance.unavailable,
         "chunks": _chunks(performance),
-        "untimed": performance.untimed,
         "hit_rate": _hit_rate(manifest, directory, requests),
         "failures": {
             "attempts": requests.attempts.failures(),
@@ -171,8 +169,6 @@ def report_notes(report: dict[str, Any]) -> list[str]:
     for name, reason in report["unavailable"].items():
         by_reason.setdefault(reason, []).append(name)
     notes = [f"{', '.join(names)}: {reason}" for reason, names in by_reason.items()]
-    if report["untimed"] and report["metrics"]["TPOT"] is not None:
-        notes.append(untimed_note(report["untimed"]))
     chunks = report["chunks"]
     if chunks["chunks"]:
         notes.append(

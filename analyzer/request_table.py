@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from cachemodel.watermark import requests_by_lane
 from contract.errors import ArtifactError
+from contract.files import regular
 from contract.records import REQUEST_SCHEMA
 from contract.rows import read_rows
 from contract.run_directory import MeasurementDirectory
@@ -217,7 +218,7 @@ def record_batches(directory: MeasurementDirectory, columns: list[str]) -> Itera
     """
     if directory.requests.is_file():
         try:
-            yield from pq.ParquetFile(directory.requests).iter_batches(columns=columns)
+            yield from pq.ParquetFile(regular(directory.requests)).iter_batches(columns=columns)
         except (pa.ArrowInvalid, OSError) as error:
             raise ArtifactError(f"{directory.requests}: not readable as Parquet ({error})") from error
     elif directory.requests_stream.is_file():

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from contract.errors import ArtifactError
+from contract.files import read_text
 from contract.run_directory import MeasurementDirectory
 from contract.scrapes import split_scrapes
 from enginemetrics.difference import EngineDifference, subtract
@@ -54,7 +55,7 @@ def load_scrape(path: Path, service: Mapping[str, Any]) -> Scrape:
     Raises ArtifactError when the file cannot be read, ServiceError when it does not show what the section says.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
     except OSError as error:
         raise ArtifactError(f"{path}: cannot be read ({error.strerror})") from error
     except UnicodeDecodeError as error:

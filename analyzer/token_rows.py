@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from contract.errors import ArtifactError
+from contract.files import regular
 from contract.token_ids import Int32Array
 
 
@@ -15,7 +16,7 @@ class TokenRows:
 
     def __init__(self, path: Path) -> None:
         try:
-            self._source = pa.memory_map(str(path))
+            self._source = pa.memory_map(str(regular(path)))
             self._reader = pa.ipc.open_file(self._source)
         except (OSError, pa.ArrowInvalid) as error:
             raise ArtifactError(f"{path}: not a readable Arrow file ({error}); run prepare again") from error

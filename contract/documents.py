@@ -13,16 +13,15 @@ from typing import Any, BinaryIO
 import orjson
 
 from contract.errors import ArtifactError
-from contract.foreign_text import printable_json
+from contract.files import open_file, read_file
 
 HASH_CHUNK = 1 << 20
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 def document_text(document: Any) -> str:
-    """The form in which documents are stored: keys sorted, indent 2, finite numbers only, characters that print kept."""
-    text = json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False)
-    return printable_json(text) + "\n"
+    """The form in which documents are stored: keys sorted, indent 2, non-ASCII kept, finite numbers only."""
+    return json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def canonical_sha256(document: Any) -> str:
@@ -34,7 +33,7 @@ def canonical_sha256(document: Any) -> str:
 def file_sha256(path: Path) -> str:
     """SHA-256 of a file's bytes, read in pieces."""
     digest = hashlib.sha256()
-    with path.open("rb") as file:
+    with open_file(path) as file:
         while chunk := file.read(HASH_CHUNK):
             digest.update(chunk)
     return digest.hexdigest()
@@ -90,7 +89,7 @@ def read_document(path: Path, what: str) -> dict[str, Any]:
 
 def read_bytes(path: Path, what: str) -> bytes:
     try:
-        return path.read_bytes()
+        return read_file(path)
     except FileNotFoundError as error:
         raise ArtifactError(f"{path}: no such {what}") from error
     except OSError as error:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import orjson
 
 from contract.documents import writing
-from contract.foreign_text import printable_json
+from contract.files import open_file
 from contract.redaction import Redactor
 
 EventKind = Literal["run_started", "phase_started", "phase_finished", "warning", "run_finished"]
@@ -29,10 +29,9 @@ class EventLog:
 
     def write(self, kind: EventKind, **fields: Any) -> None:
         """`time` (ISO 8601, UTC) and `event`, then `fields`."""
-        told = {name: self._redact.document(value) for name, value in fields.items()}
-        line = orjson.dumps({"time": utc_now(), "event": kind, **told}).decode()
+        line = orjson.dumps(self._redact.document({"time": utc_now(), "event": kind, **fields}))
         with writing(self._path):
-            self._file.write(printable_json(line).encode() + b"\n")
+            self._file.write(line + b"\n")
 
     def close(self) -> None:
         self._file.close()
@@ -40,7 +39,7 @@ class EventLog:
 
 def has_writer(path: Path) -> bool:
     """Whether the run that writes these events is still there."""
-    with path.open("rb") as file:
+    with open_file(path) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -19,7 +19,7 @@ import orjson
 
 from contract.documents import whole_file, writing
 from contract.errors import ArtifactError
-from contract.redaction import Redactor
+from contract.files import read_file
 
 TARGETS = Path(".prometheus") / "targets"
 
@@ -57,7 +57,7 @@ def write_target(path: Path, target: EngineTarget) -> None:
     """Raises ArtifactError when the file cannot be written."""
     with writing(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
-    groups = Redactor().document(target_groups(target))
+    groups = target_groups(target)
     with whole_file(path) as file:
         file.write(orjson.dumps(groups, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
 
@@ -86,7 +86,7 @@ def read_measurements(path: Path) -> set[tuple[str, str]]:
     try:
         return {
             (group["labels"]["run_id"], group["labels"]["measurement"])
-            for group in orjson.loads(path.read_bytes())
+            for group in orjson.loads(read_file(path))
         }
     except (OSError, orjson.JSONDecodeError, KeyError, TypeError) as error:
         raise ArtifactError(f"{path}: not a file of targets that HitLab wrote; remove it") from error

@@ -7,6 +7,7 @@ from typing import Any
 import orjson
 
 from contract.errors import ArtifactError
+from contract.files import open_file
 
 FULL_KEYS = (
     "request_id",
@@ -47,7 +48,7 @@ def request_keys(output_key: str | None) -> tuple[str, ...]:
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
     """The rows of a JSON Lines file, one in memory at a time. Raises ArtifactError with the line that is damaged."""
     try:
-        file = path.open("rb")
+        file = open_file(path)
     except OSError as error:
         raise ArtifactError(f"{path}: cannot be read ({error.strerror}); run prepare again") from error
     with file:

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from contract.documents import whole_file, writing
+from contract.files import regular
 
 KV_SAMPLE_SCHEMA = pa.schema(
     [
@@ -63,7 +64,7 @@ class TableStream:
 
 def read_stream(path: Path) -> Iterator[pa.RecordBatch]:
     """The whole batches of a stream, up to where it was cut."""
-    with pa.memory_map(str(path)) as source:
+    with pa.memory_map(str(regular(path))) as source:
         try:
             reader = pa.ipc.open_stream(source)
             while True:

@@ -8,6 +8,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from contract.errors import ArtifactError
+from contract.files import regular
 
 Int32Array = npt.NDArray[np.int32]
 ROWS_PER_BATCH = 64
@@ -25,7 +26,7 @@ def token_ids_batch(rows: Sequence[Int32Array]) -> pa.RecordBatch:
 def read_token_ids(path: Path) -> Iterator[Int32Array]:
     """Ids of each request (int32, shape (input tokens,)); the file is memory-mapped and read batch by batch."""
     try:
-        with pa.memory_map(str(path)) as source:
+        with pa.memory_map(str(regular(path))) as source:
             reader = pa.ipc.open_file(source)
             for number in range(reader.num_record_batches):
                 column = reader.get_batch(number).column(0)

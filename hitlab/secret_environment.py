@@ -1,44 +1,29 @@
 """Secrets of a container: variables from a mounted file, because Docker shows a container's environment to everybody."""
 
 import os
-import re
 from collections.abc import MutableMapping
 from pathlib import Path
 
 from contract.errors import ScenarioError
-from contract.redaction import SECRET_VARIABLES
+from contract.files import read_text
 
 FILE_VARIABLE = "HITLAB_SECRETS_FILE"
-NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def load_secrets(environment: MutableMapping[str, str] = os.environ) -> None:
     """Add the `NAME=value` lines of the file that HITLAB_SECRETS_FILE names; nothing where it names none.
 
-    White space around a value goes, also around a key that is in the environment already: files and shells add line
-    ends, and no header can carry one. Empty lines are passed over.
-
-    Raises ScenarioError when the file cannot be read or a line is none of these; the line itself is not shown.
+    Raises ScenarioError when the file cannot be read or a line has no name; the line itself is not shown.
     """
     name = environment.get(FILE_VARIABLE)
-    if name:
-        environment.update(_read(Path(name)))
-    for variable in SECRET_VARIABLES:
-        if variable in environment:
-            environment[variable] = environment[variable].strip()
-
-
-def _read(path: Path) -> dict[str, str]:
+    if not name:
+        return
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError, ValueError) as error:
-        raise ScenarioError(f"{FILE_VARIABLE}: {path} cannot be read ({error})") from error
-    found = {}
+        lines = read_text(Path(name)).splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ScenarioError(f"{FILE_VARIABLE}: {name} cannot be read ({error})") from error
     for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        variable, equals, value = line.partition("=")
-        if not NAME.fullmatch(variable.strip()) or not equals or "\0" in value:
-            raise ScenarioError(f"{FILE_VARIABLE}: {path}:{number} must be NAME=value")
-        found[variable.strip()] = value.strip()
-    return found
+        variable, found, value = line.partition("=")
+        if not variable.strip() or not found:
+            raise ScenarioError(f"{FILE_VARIABLE}: {name}:{number} must be NAME=value")
+        environment[variable] = value

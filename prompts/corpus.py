@@ -16,6 +16,7 @@ import numpy as np
 import orjson
 
 from contract.errors import ScenarioError
+from contract.files import expanded, read_file
 from prompts.builtin import word_problems_path
 from prompts.tokenizer import Tokenizer
 
@@ -63,7 +64,7 @@ def load_corpus(path: str | Path, field: str) -> Corpus:
     text with something in it; and when the file cannot be read or has no record.
     """
     name = str(path)
-    file = Path(path).expanduser()
+    file = expanded(str(path))
     if name.startswith("builtin:"):
         if name != BUILTIN_WORD_PROBLEMS:
             raise ScenarioError(
@@ -71,7 +72,7 @@ def load_corpus(path: str | Path, field: str) -> Corpus:
             )
         file = word_problems_path()
     try:
-        content = file.read_bytes()
+        content = read_file(file)
     except OSError as error:
         raise ScenarioError(f"corpus.path: {name} cannot be read ({error.strerror or error})") from error
     texts = [

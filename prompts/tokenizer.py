@@ -21,6 +21,7 @@ from typing import Any, Protocol
 import tokenizers
 
 from contract.errors import ScenarioError
+from contract.files import expanded, read_text
 from prompts.builtin import demo_tokenizer_directory
 
 BUILTIN_DEMO = "builtin:demo"
@@ -215,7 +216,7 @@ def load_tokenizer(path: str, *, revision: str | None = None, trust_remote_code:
                 f"tokenizer.path: there is no {path}; the built-in tokenizer is {BUILTIN_DEMO}"
             )
         return _from_tokenizer_json(demo_tokenizer_directory() / "tokenizer.json", path, revision)
-    local = Path(path).expanduser()
+    local = expanded(path)
     if local.is_file():
         return _from_tokenizer_json(local, path, revision)
     if local.is_dir():
@@ -258,7 +259,7 @@ def _read_object(file: Path) -> dict[str, Any]:
     if not file.is_file():
         return {}
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(read_text(file))
     except ValueError as error:
         raise ScenarioError(f"tokenizer.path: {file} is not valid JSON: {_one_line(error)}") from error
     if not isinstance(content, dict):

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
+from contract.files import open_file
 from contract.manifest import Manifest
 from contract.measurement import LoadRecord
 from contract.multimodal import image_dataset
@@ -112,8 +113,8 @@ def _requests(
     }
     if manifest.mode == "mm":
         dataset = image_dataset(manifest)
-        return outgoing_image_requests(files.enter_context(dataset.requests.open("rb")), dataset, **options)
-    return outgoing_requests(files.enter_context(manifest.directory.full.open("rb")), **options)
+        return outgoing_image_requests(files.enter_context(open_file(dataset.requests)), dataset, **options)
+    return outgoing_requests(files.enter_context(open_file(manifest.directory.full)), **options)
 
 
 def _native_load(

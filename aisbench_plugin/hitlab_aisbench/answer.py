@@ -181,5 +181,4 @@ def _whole(value: Any) -> int | None:
 
 
 def _text(body: bytes) -> str:
-    # Not shorter: it is cut when its secrets have been masked.
-    return body[:_ERROR_BODY].decode("utf-8", "replace")
+    return body[:1000].decode("utf-8", "replace")

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from analyzer.html_report.thinning import Flags, Floats, Integers
-from analyzer.performance import token_gaps
 from analyzer.request_table import UNKNOWN, RequestTable, record_batches
+from contract.files import regular
 from contract.run_directory import MeasurementDirectory
 from contract.streams import KV_SAMPLE_SCHEMA, read_stream
 
@@ -71,17 +71,23 @@ def first_tokens(requests: RequestTable) -> FirstTokens:
 def latencies(requests: RequestTable, directory: MeasurementDirectory, name: Latency) -> Iterator[Floats]:
     """The values behind a row of `analyzer.performance`, in ms and in pieces; those that are not known are left out."""
     attempts = requests.attempts
-    chosen = requests.last[requests.answered]
-    if name in ("TPOT", "ITL"):
-        for timed, gaps in token_gaps(directory, chosen[attempts.completion_tokens[chosen] > 1]):
-            if name == "ITL":
-                yield gaps.astype(np.float64)
-            else:
-                after_first = attempts.e2el_s[timed] - attempts.ttft_s[timed]
-                yield after_first / (attempts.completion_tokens[timed] - 1) * 1e3
+    if name == "ITL":
+        yield from _gaps_between_chunks(directory)
         return
+    chosen = requests.last[requests.answered]
     values = attempts.ttft_s[chosen] if name == "TTFT" else attempts.e2el_s[chosen]
+    if name == "TPOT":
+        several = attempts.completion_tokens[chosen] > 1
+        chosen = chosen[several]
+        values = (values[several] - attempts.ttft_s[chosen]) / (attempts.completion_tokens[chosen] - 1)
     yield values[np.isfinite(values)] * 1e3
+
+
+def _gaps_between_chunks(directory: MeasurementDirectory) -> Iterator[Floats]:
+    """Of the attempts that were answered, batch by batch. No request is answered twice."""
+    for batch in record_batches(directory, ["itl_s", "error_kind"]):
+        answered = batch.filter(batch.column("error_kind").is_null())
+        yield answered.column("itl_s").flatten().to_numpy(zero_copy_only=False).astype(np.float64) * 1e3
 
 
 @dataclass(frozen=True)
@@ -129,7 +135,7 @@ class EngineSamples:
 def engine_samples(directory: MeasurementDirectory) -> EngineSamples:
     """What was sampled while the load ran; without rows when nothing was."""
     if directory.kv_samples.is_file():
-        table = pq.read_table(directory.kv_samples)
+        table = pq.read_table(regular(directory.kv_samples))
     elif directory.kv_samples_stream.is_file():
         table = pa.Table.from_batches(list(read_stream(directory.kv_samples_stream)), schema=KV_SAMPLE_SCHEMA)
     else:

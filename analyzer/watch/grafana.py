@@ -18,7 +18,7 @@ from analyzer.watch.annotations import Annotation, measurement_tags
 from analyzer.watch.availability import GrafanaRefusedError, GrafanaUnavailableError
 from analyzer.watch.reconcile import changes
 from contract.errors import ScenarioError
-from contract.foreign_text import presentable
+from contract.files import read_text
 
 LOGGER = logging.getLogger("hitlab.watch")
 
@@ -58,7 +58,7 @@ class GrafanaAccess:
         """Read each time it is needed: the file may still be in the making, or be changed."""
         path = self.admin_password_file
         try:
-            password = path.read_text(encoding="utf-8").strip()
+            password = read_text(path).strip()
         except (OSError, UnicodeDecodeError) as error:
             raise GrafanaUnavailableError(
                 f"{path}: the password for Grafana cannot be read ({error})"
@@ -196,7 +196,7 @@ class _Connection:
         except GrafanaTimeoutError as error:
             raise GrafanaUnavailableError("Grafana did not answer in time", uncertain=writes) from error
         except GrafanaException as error:
-            message = f"Grafana: {presentable(str(error.message), 200)}"
+            message = f"Grafana: {' '.join(str(error.message).split())[:200]}"
             if error.status_code == 401:
                 raise _UnauthorizedError(message) from error
             if error.status_code in (400, 413, 422):

@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 
 from contract.events import has_writer
+from contract.files import open_file
 from contract.run_directory import MANIFEST_SUFFIX, MeasurementDirectory, RunDirectory
 
 LOGGER = logging.getLogger("hitlab.watch")
@@ -90,7 +91,7 @@ class RunEvents:
         """
         try:
             status = self._path.stat()
-            with self._path.open("rb") as file:
+            with open_file(self._path) as file:
                 file.seek(self._offset)
                 content = file.read()
         except OSError as error:

@@ -1,16 +1,14 @@
 """Reading a scenario file: JSON or YAML to a checked `Scenario` with absolute paths, or every problem at once."""
 
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
 from contract.errors import ScenarioError
-from contract.foreign_text import presentable
+from contract.files import MIB, exists, expanded, read_file
 from contract.scenario import rules
 from contract.scenario.model import (
     Aisbench,
@@ -23,9 +21,14 @@ from contract.scenario.model import (
     Service,
     Tokenizer,
 )
-from contract.scenario.problems import Problem, ScenarioProblems, from_validation_error
+from contract.scenario.problems import Problem, ScenarioProblems, from_validation_error, show
+from contract.scenario.text import parse_json, parse_yaml
+from contract.scenario.values import plain, without_the_known
 
 BUILTIN = "builtin:"
+LARGEST_JSON = 64 * MIB
+LARGEST_YAML = 8 * MIB
+"""YAML is read some twenty times slower than JSON, and needs as much more memory while it is read."""
 
 
 def load_scenario(path: Path, mode: rules.Mode = "text") -> Scenario:
@@ -39,78 +42,16 @@ def load_scenario(path: Path, mode: rules.Mode = "text") -> Scenario:
 
 def read_document(path: Path) -> Any:
     """The raw content of a JSON or YAML file; YAML when the name ends in .yaml or .yml."""
+    yaml = path.suffix.lower() in (".yaml", ".yml")
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_file(path, at_most=LARGEST_YAML if yaml else LARGEST_JSON).decode("utf-8-sig")
     except FileNotFoundError as error:
         raise ScenarioError(f"{path}: no such file") from error
     except OSError as error:
         raise ScenarioError(f"{path}: cannot be read ({error.strerror})") from error
     except UnicodeDecodeError as error:
         raise ScenarioError(f"{path}: not UTF-8 (byte {error.start})") from error
-    if path.suffix.lower() in (".yaml", ".yml"):
-        return _read_yaml(path, text)
-    return _read_json(path, text)
-
-
-def _read_json(path: Path, text: str) -> Any:
-    def refuse_constant(name: str) -> Any:
-        raise ScenarioError(f"{path}: {name} is not JSON; write a finite number")
-
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        document: dict[str, Any] = {}
-        for key, value in pairs:
-            if key in document:
-                raise ScenarioError(f"{path}: the key {key!r} stands twice in one object; remove one")
-            document[key] = value
-        return document
-
-    try:
-        return json.loads(text, object_pairs_hook=unique, parse_constant=refuse_constant)
-    except json.JSONDecodeError as error:
-        raise ScenarioError(f"{path}:{error.lineno}:{error.colno}: not JSON ({error.msg})") from error
-    except RecursionError as error:
-        raise ScenarioError(f"{path}: nested too deeply") from error
-
-
-class _StrictLoader(yaml.SafeLoader):
-    """YAML without tags, dates as texts, and duplicate keys refused."""
-
-
-_StrictLoader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-
-
-def _unique_mapping(loader: _StrictLoader, node: yaml.MappingNode) -> dict[Any, Any]:
-    loader.flatten_mapping(node)
-    document: dict[Any, Any] = {}
-    for key_node, value_node in node.value:
-        key = loader.construct_object(key_node, deep=True)
-        if not isinstance(key, str):
-            raise yaml.constructor.ConstructorError(
-                None, None, f"the key {key!r} is not a text; quote it", key_node.start_mark
-            )
-        if key in document:
-            raise yaml.constructor.ConstructorError(
-                None, None, f"the key {key!r} stands twice in one mapping; remove one", key_node.start_mark
-            )
-        document[key] = loader.construct_object(value_node, deep=True)
-    return document
-
-
-_StrictLoader.add_constructor("tag:yaml.org,2002:map", _unique_mapping)
-
-
-def _read_yaml(path: Path, text: str) -> Any:
-    try:
-        return yaml.load(text, Loader=_StrictLoader)  # noqa: S506 - a SafeLoader without tags
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        place = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
-        raise ScenarioError(f"{path}{place}: not YAML ({error.problem})") from error
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise ScenarioError(f"{path}: not YAML ({presentable(str(error))})") from error
+    return parse_yaml(text, str(path)) if yaml else parse_json(text, str(path))
 
 
 def parse_scenario(
@@ -119,14 +60,17 @@ def parse_scenario(
     """`raw` (a JSON-like object) as a checked Scenario. Paths are resolved against `folder`, default the current one."""
     if not isinstance(raw, Mapping):
         raise ScenarioProblems(source, [Problem("", "must hold one object at the top")])
-    document = resolve_paths(_for_mode(raw, mode), folder or Path.cwd())
-    problems: list[Problem] = []
+    readable, problems = plain(_for_mode(raw, mode))
+    problems += _home_problems(readable)
+    document = resolve_paths(readable, folder or Path.cwd())
     scenario: Scenario | None = None
+    found: list[Problem] = []
     try:
         scenario = Scenario.model_validate(document)
     except ValidationError as error:
-        problems += from_validation_error(error, Scenario, document)
-    problems += _rule_problems(document, mode)
+        found += from_validation_error(error, Scenario, document)
+    found += _rule_problems(document, mode)
+    problems += without_the_known(found, known=problems)
     if problems or scenario is None:
         raise ScenarioProblems(source, problems)
     return scenario
@@ -205,17 +149,17 @@ def resolve_paths(document: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """
 
     def absolute(value: str) -> str:
-        return str((folder / Path(value).expanduser()).resolve())
+        return os.path.realpath(folder / expanded(value))
 
     def absolute_as_written(value: str) -> str:
         """Symbolic links stay: a mount has to be found in the container at the path that its user names."""
-        return os.path.normpath(folder / Path(value).expanduser())
+        return os.path.normpath(folder / expanded(value))
 
     def corpus_path(value: str) -> str:
         return value if value.startswith(BUILTIN) else absolute(value)
 
     def tokenizer_path(value: str) -> str:
-        return absolute(value) if not value.startswith(BUILTIN) and (folder / value).exists() else value
+        return absolute(value) if not value.startswith(BUILTIN) and exists(folder / value) else value
 
     def template_path(value: str) -> str:
         return value if value == Aisbench.model_fields["config"].default else absolute(value)
@@ -227,39 +171,62 @@ def resolve_paths(document: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         content = resolved.get(section) if section == "aisbench" else resolved.setdefault(section, {})
         if isinstance(content, dict):
             content.setdefault(field, model.model_fields[field].default)
-    change: list[tuple[tuple[str, ...], Callable[[str], str]]] = [
-        (("run", "output_dir"), absolute),
-        (("corpus", "path"), corpus_path),
-        (("tokenizer", "path"), tokenizer_path),
-        (("requests", "input_length", "path"), absolute),
-        (("requests", "output_length", "path"), absolute),
-        (("aisbench", "config"), template_path),
-        (("aisbench", "work_dir"), absolute),
-        (("multimodal", "mmmu_parquet_dir"), absolute),
-    ]
-    overrides = _at(resolved, ("prefix_cache", "groups", "overrides"))
-    change += [
-        (("prefix_cache", "groups", "overrides", name, length, "path"), absolute)
-        for name in (overrides if isinstance(overrides, dict) else ())
-        for length in ("input_length", "output_length")
-    ]
-    mounts = _at(resolved, ("engine", "mounts"))
-    if isinstance(mounts, list):
-        resolved["engine"]["mounts"] = [
-            absolute_as_written(item) if isinstance(item, str) and item else item for item in mounts
-        ]
-    for location, function in change:
-        parent = _at(resolved, location[:-1])
-        if isinstance(parent, dict) and isinstance(parent.get(location[-1]), str) and parent[location[-1]]:
-            parent[location[-1]] = function(parent[location[-1]])
+    special: dict[tuple[str | int, ...], Callable[[str], str]] = {
+        ("corpus", "path"): corpus_path,
+        ("tokenizer", "path"): tokenizer_path,
+        ("aisbench", "config"): template_path,
+    }
+    for location, value in _path_values(resolved):
+        as_usual = absolute_as_written if location[:2] == MOUNTS else absolute
+        _at(resolved, location[:-1])[location[-1]] = special.get(location, as_usual)(value)
     return resolved
 
 
-def _at(document: Any, location: tuple[str, ...]) -> Any:
+PATHS = (
+    ("run", "output_dir"),
+    ("corpus", "path"),
+    ("tokenizer", "path"),
+    ("requests", "input_length", "path"),
+    ("requests", "output_length", "path"),
+    ("aisbench", "config"),
+    ("aisbench", "work_dir"),
+    ("multimodal", "mmmu_parquet_dir"),
+)
+OVERRIDES = ("prefix_cache", "groups", "overrides")
+MOUNTS = ("engine", "mounts")
+
+
+def _path_values(document: Mapping[str, Any]) -> list[tuple[tuple[str | int, ...], str]]:
+    """Where `document` names files, and how: every text that is not empty, whatever is wrong elsewhere."""
+    overrides, mounts = _at(document, OVERRIDES), _at(document, MOUNTS)
+    places: list[tuple[str | int, ...]] = [
+        *PATHS,
+        *(
+            (*OVERRIDES, name, length, "path")
+            for name in (overrides if isinstance(overrides, dict) else ())
+            for length in ("input_length", "output_length")
+        ),
+        *((*MOUNTS, index) for index in range(len(mounts) if isinstance(mounts, list) else 0)),
+    ]
+    values = ((place, _at(document, place)) for place in places)
+    return [(place, value) for place, value in values if isinstance(value, str) and value]
+
+
+def _home_problems(document: Mapping[str, Any]) -> Iterator[Problem]:
+    for place, value in _path_values(document):
+        if value.startswith("~") and expanded(value) == Path(value):
+            path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in place)[1:]
+            yield Problem(path, f"found {show(value)}; no user here has this name")
+
+
+def _at(document: Any, location: tuple[str | int, ...]) -> Any:
     for step in location:
-        if not isinstance(document, dict):
+        if isinstance(document, dict):
+            document = document.get(step)
+        elif isinstance(document, list) and isinstance(step, int):
+            document = document[step]
+        else:
             return None
-        document = document.get(step)
     return document
 
 

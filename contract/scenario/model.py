@@ -9,25 +9,36 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
-from contract.redaction import api_key_problem
+LARGEST_LENGTH = 2**31 - 1
+LARGEST_NUMBER = 1e15
+"""Above what anybody means, and small enough that sums and products of numbers stay finite."""
 
-PositiveInt = Annotated[int, Field(ge=1)]
-NonNegativeInt = Annotated[int, Field(ge=0)]
+PositiveInt = Annotated[int, Field(ge=1, le=LARGEST_LENGTH)]
+NonNegativeInt = Annotated[int, Field(ge=0, le=LARGEST_LENGTH)]
+Number = Annotated[float, Field(ge=-LARGEST_NUMBER, le=LARGEST_NUMBER)]
+PositiveNumber = Annotated[float, Field(gt=0, le=LARGEST_NUMBER)]
+NonNegativeNumber = Annotated[float, Field(ge=0, le=LARGEST_NUMBER)]
+LONGEST_SECONDS = 2_000_000
+"""23 days: the system counts the milliseconds of a wait in 31 bits."""
+Seconds = Annotated[float, Field(gt=0, le=LONGEST_SECONDS)]
+Concurrency = Annotated[int, Field(ge=1, le=100_000)]
 NonEmptyText = Annotated[str, Field(min_length=1)]
-GroupName = Annotated[str, Field(pattern=r"^group-(0|[1-9][0-9]*)$")]
+GroupName = Annotated[str, Field(pattern=r"^group-(0|[1-9][0-9]{0,5})$")]
 
 
 class Section(BaseModel):
     """Common behaviour of all sections: strict types, no unknown fields, no change after loading."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class Run(Section):
     run_id: NonEmptyText = Field(
         "gsm8k-prefix-cache-60", description="Name of the task; a timestamp is appended."
     )
-    random_seed: int = Field(42, description="The one seed of every draw; equal scenario, equal data.")
+    random_seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] = Field(
+        42, description="The one seed of every draw; equal scenario, equal data."
+    )
     output_dir: NonEmptyText = Field(
         "./outputs/gsm8k-prefix-cache-60", description="Base of the run directory."
     )
@@ -78,8 +89,8 @@ class InputLength(Section):
     ranges: list[LengthRange] | None = Field(None, description="range: counts add up to the requests.")
     min: PositiveInt | None = Field(None, description="truncated_normal: lower bound, inclusive.")
     max: PositiveInt | None = Field(None, description="truncated_normal: upper bound, inclusive.")
-    mean: float | None = Field(None, description="truncated_normal; default: midpoint.")
-    std: Annotated[float, Field(gt=0)] | None = Field(None, description="truncated_normal; default: width/4.")
+    mean: Number | None = Field(None, description="truncated_normal; default: midpoint.")
+    std: PositiveNumber | None = Field(None, description="truncated_normal; default: width/4.")
     path: NonEmptyText | None = Field(
         None, description="csv: column input_prompt_tokens, content_tokens or input_tokens."
     )
@@ -92,13 +103,13 @@ class OutputLength(Section):
     value: PositiveInt = Field(32, description="fixed: tokens of every request.")
     min: PositiveInt | None = Field(None, description="uniform, truncated_normal: lower bound, inclusive.")
     max: PositiveInt | None = Field(None, description="uniform, truncated_normal: upper bound, inclusive.")
-    mean: float | None = Field(None, description="truncated_normal; default: midpoint.")
-    std: Annotated[float, Field(gt=0)] | None = Field(None, description="truncated_normal; default: width/4.")
+    mean: Number | None = Field(None, description="truncated_normal; default: midpoint.")
+    std: PositiveNumber | None = Field(None, description="truncated_normal; default: width/4.")
     path: NonEmptyText | None = Field(None, description="csv: column output_tokens.")
 
 
 class Requests(Section):
-    count: PositiveInt = 100
+    count: Annotated[int, Field(ge=1, le=10**8)] = 100
     input_length: InputLength = InputLength()
     output_length: OutputLength = OutputLength()
 
@@ -111,10 +122,10 @@ class Output(Section):
 
 class Assignment(Section):
     mode: Literal["uniform", "zipf", "weights"] = "uniform"
-    exponent: Annotated[float, Field(gt=0)] = Field(
+    exponent: Annotated[float, Field(gt=0, le=50)] = Field(
         1.0, description="zipf: weight of group i is 1/(i+1)^exponent."
     )
-    weights: list[Annotated[float, Field(ge=0)]] | None = Field(None, description="weights: one per group.")
+    weights: list[NonNegativeNumber] | None = Field(None, description="weights: one per group.")
 
 
 class GroupOverride(Section):
@@ -124,7 +135,7 @@ class GroupOverride(Section):
 
 
 class Groups(Section):
-    count: PositiveInt = 1
+    count: Annotated[int, Field(ge=1, le=10**6)] = 1
     assignment: Assignment = Assignment()
     overrides: dict[GroupName, GroupOverride] = {}
 
@@ -146,14 +157,6 @@ class PrefixCache(Section):
     order: Order = Order()
 
 
-def _api_key(value: str) -> str:
-    """Without white space around it; what a header cannot carry is refused, and not shown."""
-    problem = api_key_problem(value.strip())
-    if problem:
-        raise PydanticCustomError("api_key", problem)
-    return value.strip()
-
-
 class Service(Section):
     inference_url: NonEmptyText = "http://127.0.0.1:8000/v1/completions"
     metrics_url: NonEmptyText = "http://127.0.0.1:8000/metrics"
@@ -164,21 +167,21 @@ class Service(Section):
         "http://127.0.0.1:8000/reset_prefix_cache", description="null or empty: not configured."
     )
     model: NonEmptyText = "model-name"
-    dp_size: PositiveInt = Field(2, description="Data-parallel ranks behind the endpoint.")
+    dp_size: Annotated[int, Field(ge=1, le=4096)] = Field(
+        2, description="Data-parallel ranks behind the endpoint."
+    )
     assume_empty_cache: bool = Field(False, description="Go on, with a warning, without a reset.")
     engine_label_map: dict[str, NonNegativeInt] = Field({}, description="Prometheus engine label to rank.")
-    timeout_seconds: Annotated[float, Field(gt=0)] = 30
-    api_key: Annotated[str, AfterValidator(_api_key)] = Field(
-        "", description="Bearer token; never written. OPENAI_API_KEY is used when empty."
-    )
-    poll_interval_seconds: Annotated[float, Field(ge=0)] = Field(
+    timeout_seconds: Seconds = 30
+    api_key: str = Field("", description="Bearer token; never written. OPENAI_API_KEY is used when empty.")
+    poll_interval_seconds: Annotated[float, Field(ge=0, le=LONGEST_SECONDS)] = Field(
         5.0, description="KV usage sampling in the formal phase; 0 = off."
     )
 
 
 class Validation(Section):
-    target_warning_pp: Annotated[float, Field(ge=0)] = 1.0
-    actual_warning_pp: Annotated[float, Field(ge=0)] = 5.0
+    target_warning_pp: NonNegativeNumber = 1.0
+    actual_warning_pp: NonNegativeNumber = 5.0
 
 
 def _extra_arguments(value: Any) -> Any:
@@ -222,7 +225,7 @@ class AisbenchModel(Section):
     stream: bool = True
     max_out_len: PositiveInt = 1
     retry: NonNegativeInt = Field(2, description="AISBench driver: new attempts after a failure; 0 = none.")
-    batch_size: PositiveInt = Field(1, description="Concurrency, for both drivers.")
+    batch_size: Concurrency = Field(1, description="Concurrency, for both drivers.")
     generation_kwargs: dict[str, Any] = Field(
         {"temperature": 0, "ignore_eos": True}, description="Merged into every request body."
     )
@@ -285,16 +288,18 @@ class Engine(Section):
     """Where the engine comes from. Model, served name, ranks and block size are not repeated here."""
 
     kind: Literal["external", "simulator", "vllm"] = "external"
-    blocks_per_rank: Annotated[int, Field(ge=2)] = Field(
+    blocks_per_rank: Annotated[int, Field(ge=2, le=2**22)] = Field(
         16384, description="simulator: KV-cache blocks of each rank, one of them a placeholder as in vLLM."
     )
-    prefill_tokens_per_second: Annotated[float, Field(ge=0)] = Field(
+    prefill_tokens_per_second: NonNegativeNumber = Field(
         0, description="simulator: prompt tokens computed per second and rank; 0 = at once."
     )
-    decode_tokens_per_second: Annotated[float, Field(ge=0)] = Field(
+    decode_tokens_per_second: NonNegativeNumber = Field(
         0, description="simulator: output tokens per second of one request; 0 = at once."
     )
-    speed_factor: Annotated[float, Field(gt=0)] = Field(1.0, description="simulator: divides every delay.")
+    speed_factor: Annotated[float, Field(ge=1e-6, le=LARGEST_NUMBER)] = Field(
+        1.0, description="simulator: divides every delay."
+    )
     image: NonEmptyText | None = Field(
         None, description="vllm: container image; default HITLAB_VLLM_IMAGE, else vLLM's own for CUDA."
     )
@@ -316,10 +321,10 @@ class Engine(Section):
     shm_size: Annotated[str, Field(pattern=r"^[1-9][0-9]*[kmg]$")] = Field(
         "8g", description="vllm: size of /dev/shm, through which the processes of a rank talk."
     )
-    kv_cache_gib: Annotated[float, Field(gt=0)] | None = Field(
+    kv_cache_gib: PositiveNumber | None = Field(
         None, description="vllm: KV cache of each rank's workers; default: what vLLM finds room for."
     )
-    startup_timeout_seconds: Annotated[float, Field(gt=0)] = Field(
+    startup_timeout_seconds: Seconds = Field(
         1800, description="vllm: longest wait for a healthy engine, the pull of the image not counted."
     )
     keep: bool = Field(
@@ -333,10 +338,10 @@ class Driver(Section):
     kind: Literal["native", "aisbench"] | None = Field(
         None, description="Default: aisbench when there is an aisbench section, else native."
     )
-    concurrency: PositiveInt | None = Field(
+    concurrency: Concurrency | None = Field(
         None, description="Requests in flight; default aisbench.model.batch_size."
     )
-    timeout_seconds: Annotated[float, Field(gt=0)] | None = Field(
+    timeout_seconds: Seconds | None = Field(
         None, description="Longest silence of a request; default service.timeout_seconds."
     )
     retries: NonNegativeInt | None = Field(

@@ -1,11 +1,13 @@
 """The files a scenario needs, found without opening any: what a container has to see before it can read them."""
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from contract.errors import ScenarioError
+from contract.files import expanded
 from contract.scenario.load import BUILTIN, resolve_paths
 from contract.scenario.model import PLUGIN_TEMPLATE, Tokenizer
 from contract.scenario.rules import Mode
@@ -44,7 +46,7 @@ def needed_paths(document: Any, folder: Path, mode: Mode = "text") -> Iterator[N
             yield NeededPath(field, Path(value), "DATA_DIR")
     tokenizer = _at(resolved, "tokenizer.path") or Tokenizer.model_fields["path"].default
     if isinstance(tokenizer, str) and tokenizer.startswith(("/", "~", "./", "../")):
-        yield NeededPath("tokenizer.path", (folder / Path(tokenizer).expanduser()).resolve(), "MODELS_DIR")
+        yield NeededPath("tokenizer.path", Path(os.path.realpath(folder / expanded(tokenizer))), "MODELS_DIR")
     template = _at(resolved, "aisbench.config")
     if isinstance(template, str) and template.startswith("/") and not template.endswith(PLUGIN_TEMPLATE):
         yield NeededPath("aisbench.config", Path(template), "DATA_DIR")

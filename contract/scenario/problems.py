@@ -9,8 +9,15 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from contract.errors import ScenarioError
-from contract.foreign_text import visible
-from contract.redaction import MASK, redacted
+from contract.foreign import shown
+from contract.redaction import MASK
+
+
+@dataclass(frozen=True)
+class UnreadNumber:
+    """A number of a file that is too long to be read as one; `text` is how it stands there."""
+
+    text: str
 
 
 @dataclass(frozen=True)
@@ -22,20 +29,42 @@ class Problem:
         return f"{self.path}: {self.message}" if self.path else self.message
 
 
+SHOWN_PROBLEMS = 50
+
+
 class ScenarioProblems(ScenarioError):  # noqa: N818 - it is a list of problems, not one error
-    """All problems of one scenario; `str()` has one line per problem."""
+    """All problems of one scenario; `str()` has one line per problem, of a very long list the first ones."""
 
     def __init__(self, source: str, problems: Sequence[Problem]) -> None:
         self.source = source
         self.problems = tuple(problems)
-        super().__init__("\n".join(f"{source}: {problem}" for problem in problems))
+        lines = [f"{source}: {problem}" for problem in problems[:SHOWN_PROBLEMS]]
+        if len(problems) > SHOWN_PROBLEMS:
+            lines.append(f"{source}: and {len(problems) - SHOWN_PROBLEMS} more")
+        super().__init__("\n".join(lines))
+
+
+SHOWN = 60
 
 
 def show(value: Any) -> str:
     """A value found in a file, short enough for one line."""
-    text = "null" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
-    text = visible(redacted(text))
-    return text if len(text) <= 60 else text[:57] + "..."
+    text = _shown(value)
+    return text if len(text) <= SHOWN else text[: SHOWN - 3] + "..."
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, UnreadNumber):
+        return value.text[:SHOWN] + "..."
+    if isinstance(value, int):
+        return shown(value)
+    if isinstance(value, str | bytes):
+        return repr(value[:SHOWN])[:-1] + "..." if len(value) > SHOWN else repr(value)
+    return repr(value)
 
 
 def dotted(location: Sequence[str | int], raw: Any, *, missing: bool = False) -> str:
@@ -98,7 +127,7 @@ def _message(detail: ErrorDetails, model: type[BaseModel]) -> str:
             for key, sign in (("ge", ">="), ("gt", ">"), ("le", "<="), ("lt", "<"))
             if key in context
         )
-        return f"found {found}; must be {sign} {limit:g}"
+        return f"found {found}; must be {sign} {limit if isinstance(limit, int) else format(limit, 'g')}"
     if kind == "string_pattern_mismatch":
         wanted = {"^-": "start with '-'"}.get(context["pattern"], f"match {context['pattern']}")
         return f"found {found}; must {wanted}"

@@ -7,6 +7,7 @@ need, so that a mistake in one section does not hide those in another.
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
+from unicodedata import category
 
 from contract.errors import ScenarioError
 from contract.scenario.aisbench_arguments import command_line, refusals
@@ -30,9 +31,19 @@ from contract.scenario.problems import Problem, show
 
 Mode = Literal["text", "mm"]
 
+LONGEST_NAME = 200
+"""Bytes: a file system takes 255, and the stamp and endings of the artifacts' names come behind it."""
+
 
 def run_rules(run: Run) -> Iterator[Problem]:
-    if "/" in run.run_id or "\\" in run.run_id or "\0" in run.run_id or run.run_id in (".", ".."):
+    for path, name in (("run.run_id", run.run_id), ("run.output_dir", Path(run.output_dir).name)):
+        if any(category(character) == "Cc" for character in name):
+            yield Problem(path, f"found {show(name)}; names files, so it must hold no control characters")
+        if len(name.encode()) > LONGEST_NAME:
+            yield Problem(
+                path, f"has {len(name.encode())} bytes; names files, so it must have at most {LONGEST_NAME}"
+            )
+    if "/" in run.run_id or "\\" in run.run_id or run.run_id in (".", ".."):
         yield Problem(
             "run.run_id", f"found {show(run.run_id)}; names files, so it must hold no path separator"
         )
@@ -88,20 +99,21 @@ def _csv_rules(path: str, length: InputLength | OutputLength, count: int) -> Ite
         yield Problem(f"{path}.path", "is missing; mode csv needs it")
         return
     try:
-        rows = read_lengths(Path(length.path), _columns(length))
+        rows = read_lengths(Path(length.path), _columns(length), at_most=count)
     except ScenarioError as error:
         yield Problem(f"{path}.path", str(error))
         return
     if len(rows) != count:
-        yield Problem(f"{path}.path", f"{length.path} has {len(rows)} rows for {count} requests")
+        found = str(len(rows)) if len(rows) < count else f"more than {count}"
+        yield Problem(f"{path}.path", f"{length.path} has {found} rows for {count} requests")
 
 
 def _columns(length: InputLength | OutputLength) -> tuple[str, ...]:
     return INPUT_COLUMNS if isinstance(length, InputLength) else OUTPUT_COLUMNS
 
 
-def shortest(length: InputLength) -> int | None:
-    """The least input length that can come out; None when the object itself is not usable."""
+def shortest(length: InputLength, count: int) -> int | None:
+    """The least input length that can come out of `count`; None when the object itself is not usable."""
     candidates: list[int] = []
     if length.mode == "fixed":
         candidates = [length.value]
@@ -113,7 +125,7 @@ def shortest(length: InputLength) -> int | None:
         candidates = [length.min]
     elif length.mode == "csv" and length.path is not None:
         try:
-            candidates = read_lengths(Path(length.path), INPUT_COLUMNS)
+            candidates = read_lengths(Path(length.path), INPUT_COLUMNS, at_most=count)
         except ScenarioError:
             return None  # reported by length_rules
     return min(candidates, default=None)
@@ -180,7 +192,7 @@ def non_shared_rules(
         if override.input_length is not None:
             lengths[f"prefix_cache.groups.overrides.{name}.input_length"] = override.input_length
     for path, length in lengths.items():
-        least = shortest(length)
+        least = shortest(length, requests.count)
         if least is not None and least < minimum:
             yield Problem(path, f"can be {least} tokens; must be >= the {minimum} that are never shared")
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from contract.errors import ScenarioError
-from contract.foreign_text import presentable
+from contract.files import regular
 
 PREFERENCE = (
     "/agriculture/test-",
@@ -76,7 +76,7 @@ def stored_images(file: Path) -> Iterator[StoredImage]:
     """
     try:
         # A row group of MMMU holds hundreds of megabytes: without this all of its columns would be fetched at once.
-        with pq.ParquetFile(file, pre_buffer=False, buffer_size=READ_BUFFER_BYTES) as parquet:
+        with pq.ParquetFile(regular(file), pre_buffer=False, buffer_size=READ_BUFFER_BYTES) as parquet:
             columns = image_columns(parquet.schema_arrow)
             if not columns:
                 return
@@ -90,7 +90,7 @@ def stored_images(file: Path) -> Iterator[StoredImage]:
                 first += batch.num_rows
     except (pa.ArrowException, OSError) as error:
         raise ScenarioError(
-            f"multimodal.mmmu_parquet_dir: {file} cannot be read as Parquet ({presentable(str(error), 200)}); "
+            f"multimodal.mmmu_parquet_dir: {file} cannot be read as Parquet ({' '.join(str(error).split())[:200]}); "
             "download it again, or take it out of the folder"
         ) from error
 

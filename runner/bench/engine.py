@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
 from contract.errors import ScenarioError, ServiceError
+from contract.redaction import Redactor
 from enginemetrics.exposition import parse_exposition
 from enginemetrics.names import PREFIX_CACHE_COUNTERS
 from enginemetrics.scrape import fetch
@@ -69,7 +70,7 @@ def base_url(text: str) -> str:
     return url
 
 
-def find_engine(url: str, model: str | None, *, api_key: str) -> BenchEngine:
+def find_engine(url: str, model: str | None, *, api_key: str, redact: Redactor) -> BenchEngine:
     """Ask the engine what it serves and how its cache is made.
 
     Raises:
@@ -86,7 +87,9 @@ def find_engine(url: str, model: str | None, *, api_key: str) -> BenchEngine:
     )
 
     def client_of(found: Engine) -> ControlClient:
-        return ControlClient(found, api_key=api_key, timeout_seconds=CONTROL_SECONDS, engine_label_map={})
+        return ControlClient(
+            found, api_key=api_key, timeout_seconds=CONTROL_SECONDS, engine_label_map={}, redact=redact
+        )
 
     asking = client_of(engine)
     try:
@@ -100,7 +103,7 @@ def find_engine(url: str, model: str | None, *, api_key: str) -> BenchEngine:
     no_metrics: str | None = None
     try:
         pages = fetch(engine.metrics_urls, api_key=api_key or None, timeout_seconds=CONTROL_SECONDS)
-        engine = replace(engine, ranks=_ranks(pages[0], served, engine.metrics_urls[0]))
+        engine = replace(engine, ranks=_ranks(redact(pages[0]), served, engine.metrics_urls[0]))
         client = client_of(engine)
         scrape = client.scrape()
     except ServiceError as error:

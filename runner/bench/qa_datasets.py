@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from contract.errors import ScenarioError
-from contract.foreign_text import presentable
+from contract.files import expanded, open_file, read_file, regular
 from runner.workloads.plan import QaSample
 
 
@@ -35,7 +35,7 @@ def load_samples(dataset: str, count: int) -> tuple[tuple[QaSample, ...], int]:
     Raises:
         ScenarioError: no such data set or file, one that cannot be read, or one without a usable question.
     """
-    path = _download(dataset) if dataset in NAMED else Path(dataset).expanduser()
+    path = _download(dataset) if dataset in NAMED else expanded(dataset)
     samples: list[QaSample] = []
     skipped = 0
     for index, record in enumerate(_records(path, dataset)):
@@ -70,15 +70,15 @@ def _records(path: Path, dataset: str) -> Iterator[Any]:
     kind = path.suffix.lower()
     try:
         if kind == ".jsonl":
-            with path.open("rb") as file:
+            with open_file(path) as file:
                 yield from (orjson.loads(line) for line in file if line.strip())
         elif kind == ".json":
-            content = orjson.loads(path.read_bytes())
+            content = orjson.loads(read_file(path))
             if not isinstance(content, list):
                 raise ScenarioError(f"--rag-dataset {dataset}: must hold a list of records")
             yield from content
         elif kind in (".parquet", ".pq"):
-            for batch in pq.ParquetFile(path).iter_batches():
+            for batch in pq.ParquetFile(regular(path)).iter_batches():
                 yield from batch.to_pylist()
         else:
             raise ScenarioError(
@@ -87,7 +87,9 @@ def _records(path: Path, dataset: str) -> Iterator[Any]:
     except OSError as error:
         raise ScenarioError(f"--rag-dataset {dataset}: cannot be read ({error.strerror or error})") from error
     except (orjson.JSONDecodeError, pa.ArrowInvalid) as error:
-        raise ScenarioError(f"--rag-dataset {dataset}: is damaged ({presentable(str(error))})") from error
+        raise ScenarioError(
+            f"--rag-dataset {dataset}: is damaged ({' '.join(str(error).split())})"
+        ) from error
 
 
 def read_sample(record: Any, index: int) -> QaSample | None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from contract.errors import ScenarioError
+from contract.files import expanded
 from hitlab.commands.bench.result import (
     Compare,
     FlameGraph,
@@ -172,7 +173,7 @@ def command(
     graphs = None
     if flamegraph == "on":
         graphs = FlameGraphs(
-            parse_modes(flamegraph_mode), flamegraph_output, flamegraph_scripts_dir.expanduser()
+            parse_modes(flamegraph_mode), flamegraph_output, expanded(str(flamegraph_scripts_dir))
         )
     if self_test and (graphs is not None or clean or only is not None or compare is not None):
         raise ScenarioError("--self-test: goes with none of --only, --clean, --compare and --flamegraph")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from contract.errors import ScenarioError, ServiceError
+from contract.files import expanded
 from hitlab.commands.bench.result import (
     Compare,
     FlameGraph,
@@ -189,7 +190,7 @@ def command(
         graphs = FlameGraphs(
             parse_modes(flamegraph_mode),
             flamegraph_output,
-            flamegraph_scripts_dir.expanduser(),
+            expanded(str(flamegraph_scripts_dir)),
             profile_server_pid,
         )
         if len(graphs.modes) > 1 and not parameters.bounded:

@@ -14,6 +14,7 @@ from itertools import cycle, islice
 import orjson
 
 from contract.errors import ServiceError
+from contract.files import open_file
 from contract.manifest import Manifest
 from contract.multimodal import image_dataset
 from contract.progress import Progress
@@ -68,7 +69,7 @@ def _image_requests(
     """The first rows as they are: the reset behind them empties what they leave. `files` keeps theirs open."""
     dataset = image_dataset(manifest)
     first = outgoing_image_requests(
-        files.enter_context(dataset.requests.open("rb")),
+        files.enter_context(open_file(dataset.requests)),
         dataset,
         model=client.engine.model,
         stream=False,

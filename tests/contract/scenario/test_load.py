@@ -1,5 +1,6 @@
 """Loading a scenario: every problem at once, each with its place, what was found and what would be right."""
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -249,7 +250,11 @@ def test_json_and_yaml_mean_the_same(tmp_path: Path) -> None:
     [
         ("a.json", '{"a": 1,}', "a.json:1:9: not JSON"),
         ("a.json", '{"run": {}, "run": {}}', "the key 'run' stands twice"),
-        ("a.json", '{"validation": {"target_warning_pp": NaN}}', "NaN is not JSON"),
+        (
+            "a.json",
+            '{"validation": {"target_warning_pp": NaN}}',
+            "validation.target_warning_pp: found nan; must be a finite number",
+        ),
         ("a.json", "[1]", "must hold one object at the top"),
         ("a.yaml", "a: [1", "not YAML"),
         ("a.yaml", "run: {}\nrun: {}\n", "the key 'run' stands twice"),
@@ -332,3 +337,162 @@ def test_any_object_loads_or_is_refused_in_lines_with_a_place(raw: dict[str, Any
         for line in str(error).splitlines():
             assert line.startswith("scenario: ")
             assert ": " in line.removeprefix("scenario: ")
+
+
+def bomb(levels: int) -> str:
+    """Nine aliases in each level: 9**levels texts."""
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{at}: &a{at} [{', '.join([f'*a{at - 1}'] * 9)}]" for at in range(1, levels)]
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.yaml", bomb(12), "stand for more than 64 MiB"),
+        (
+            "a.yaml",
+            "a0: &a0 {x: 1}\n"
+            + "".join(f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}]}}\n" for n in range(1, 40)),
+            "stand for more than 64 MiB",
+        ),
+        ("a.yaml", "run: &a {run_id: *a}\n", "an alias stands inside of what it names"),
+        ("a.yaml", "service: {timeout_seconds: .inf}\n", "service.timeout_seconds: found inf"),
+        ("a.yaml", "service: {timeout_seconds: .nan}\n", "service.timeout_seconds: found nan"),
+        ("a.yaml", "run: {random_seed: 1" + ":1" * 100_000 + "}\n", "run.random_seed: found 1:1:1"),
+        (
+            "a.yaml",
+            "service: {timeout_seconds: 1" + ":1" * 1000 + ".5}\n",
+            "service.timeout_seconds: found 1:1",
+        ),
+        (
+            "a.yaml",
+            "run: {random_seed: 0x" + "f" * 300 + "}\n",
+            "run.random_seed: found a number of more than 361 digits",
+        ),
+        ("a.yaml", "run: {run_id: !!binary aGk=}\n", "run.run_id: found a bytes"),
+        ("a.json", '{"service": {"timeout_seconds": 1e999}}', "service.timeout_seconds: found inf"),
+        ("a.json", f'{{"run": {{"random_seed": {"9" * 5000}}}}}', "run.random_seed: found 9999"),
+        ("a.json", r'{"run": {"run_id": "a\u0000"}}', "run.run_id: found 'a\\x00'; must hold no NUL"),
+        ("a.json", r'{"corpus": {"path": "\ud800"}}', "corpus.path: found '\\ud800'; must hold no half"),
+        ("a.json", r'{"run": {"\ud800": 1}}', "run: has the key '\\ud800'"),
+        (
+            "a.json",
+            '{"corpus": {"path": "~no-such-user/x"}}',
+            "corpus.path: found '~no-such-user/x'; no user",
+        ),
+        (
+            "a.json",
+            '{"run": {"output_dir": "~no-such-user/x"}}',
+            "run.output_dir: found '~no-such-user/x'; no user",
+        ),
+        ("a.json", '{"run": {"run_id": "a\\nb"}}', "must hold no control characters"),
+        ("a.json", f'{{"run": {{"run_id": "{"n" * 201}"}}}}', "run.run_id: has 201 bytes"),
+        (
+            "a.json",
+            '{"aisbench": {"model": {"generation_kwargs": {"x": [1e999]}}}}',
+            "generation_kwargs.x[0]: found inf",
+        ),
+        ("a.json", '{"corpus": ' + "[" * 200 + "]" * 200 + "}", "is nested more than 64 levels deep"),
+    ],
+)
+def test_what_no_field_can_hold_is_named_with_its_field(
+    tmp_path: Path, name: str, text: str, message: str
+) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ScenarioError) as raised:
+        load_scenario(tmp_path / name)
+    assert raised.value.exit_code == ExitCode.USAGE
+    assert message in str(raised.value)
+
+
+def test_every_problem_is_named_once_beside_what_no_field_can_hold() -> None:
+    found = problems(
+        {
+            "service": {"timeout_seconds": float("inf"), "dp_size": 0},
+            "corpus": {"selection": {"mode": "indices", "values": [1, float("nan")]}},
+        }
+    )
+    assert found == [
+        "service.timeout_seconds: found inf; must be a finite number",
+        "corpus.selection.values[1]: found nan; must be a finite number",
+        "service.dp_size: found 0; must be >= 1",
+    ]
+
+
+def test_of_a_long_list_of_problems_the_first_are_shown() -> None:
+    found = problems(
+        {"requests": {"count": 1000, "input_length": {"mode": "explicit", "values": ["x"] * 1000}}}
+    )
+    assert len(found) == 51
+    assert found[-1] == "and 950 more"
+
+
+@pytest.mark.parametrize(
+    ("field", "largest"),
+    [
+        (("requests", "count"), 10**8),
+        (("prefix_cache", "groups", "count"), 10**6),
+        (("service", "dp_size"), 4096),
+        (("requests", "input_length", "value"), 2**31 - 1),
+        (("requests", "output_length", "value"), 2**31 - 1),
+        (("tokenizer", "block_size"), 2**31 - 1),
+    ],
+)
+def test_the_schema_has_the_largest_values_that_loading_takes(field: tuple[str, ...], largest: int) -> None:
+    def document(value: int) -> dict[str, Any]:
+        inner: Any = value
+        for step in reversed(field):
+            inner = {step: inner}
+        return dict(inner)
+
+    schema = jsonschema.Draft202012Validator(scenario_schema())
+    assert schema.is_valid(document(largest))
+    assert not schema.is_valid(document(largest + 1))
+    too_large = f"{'.'.join(field)}: found {largest + 1}; must be <= {largest}"
+    assert too_large in problems(document(largest + 1))
+    with contextlib.suppress(ScenarioError):  # a rule between fields may still refuse it, with another reason
+        parse_scenario(document(largest))
+
+
+def test_every_number_of_the_schema_has_an_end() -> None:
+    def numbers(node: Any, path: str) -> list[str]:
+        if isinstance(node, list):
+            return [found for item in node for found in numbers(item, path)]
+        if not isinstance(node, dict):
+            return []
+        endless = node.get("type") in ("integer", "number") and not {
+            "maximum",
+            "minimum",
+            "exclusiveMinimum",
+        } & set(node)
+        endless = endless or (node.get("type") in ("integer", "number") and "maximum" not in node)
+        return [path] * endless + [
+            found for key, item in node.items() for found in numbers(item, f"{path}.{key}")
+        ]
+
+    assert numbers(scenario_schema(), "") == []
+
+
+@pytest.mark.parametrize(
+    "digits", ["1_000", "\u0661\u0662", "+64", "6 4", "0x40", "9" * 5000, "2147483648", "64.0"]
+)
+def test_csv_lengths_are_ascii_digits(tmp_path: Path, digits: str) -> None:
+    (tmp_path / "lengths.csv").write_text(f"input_tokens\n{digits}\n")
+    raw = {"requests": {"count": 1, "input_length": {"mode": "csv", "path": "lengths.csv"}}}
+    (line,) = problems(raw, folder=tmp_path)
+    assert ":2: input_tokens is" in line
+
+
+def test_of_a_csv_file_no_more_is_read_than_there_are_requests(tmp_path: Path) -> None:
+    (tmp_path / "lengths.csv").write_text("input_tokens\n" + "64\n" * 3 + "no number\n")
+    raw = {"requests": {"count": 2, "input_length": {"mode": "csv", "path": "lengths.csv"}}}
+    (line,) = problems(raw, folder=tmp_path)
+    assert line.endswith("has more than 2 rows for 2 requests")
+
+
+def test_a_line_of_a_csv_file_has_an_end(tmp_path: Path) -> None:
+    (tmp_path / "lengths.csv").write_text("input_tokens" * 200_000)
+    raw = {"requests": {"count": 2, "input_length": {"mode": "csv", "path": "lengths.csv"}}}
+    (line,) = problems(raw, folder=tmp_path)
+    assert "has a line of more than 1048576 characters" in line

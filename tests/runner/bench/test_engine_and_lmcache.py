@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from contract.errors import ScenarioError, ServiceError
+from contract.redaction import Redactor
 from runner.bench.engine import base_url, find_engine
 from runner.bench.lmcache import LmCache
 from runner.bench.settings import resolve
@@ -74,7 +75,7 @@ def routes() -> Iterator[Routes]:
 
 
 def find(routes: Routes, model: str | None = None) -> Any:
-    return find_engine(routes.url, model, api_key="")
+    return find_engine(routes.url, model, api_key="", redact=Redactor())
 
 
 def settings(workload: str = "long-doc-qa", **values: Any) -> Any:
