@@ -1,6 +1,6 @@
 """After the load: what the engine made of the requests that were answered, and what the block model expects of them."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 
@@ -25,6 +25,8 @@ EXPECTED_SCHEMA = pa.schema(
         pa.field("most_cached_tokens", pa.int64()),
     ]
 )
+
+ASKED_TOGETHER = 32
 
 OnStep = Callable[[int, int], None]
 """Called with how many requests are done, and how many there are; may raise to end it."""
@@ -77,19 +79,23 @@ def _sent(
     following = _followers(ordered, by_id)
     ahead: dict[str, Ids] = {}
 
-    def prompt(request_id: str) -> Ids:
-        if request_id not in ahead:
-            chat = prepared.script.sent(by_id[request_id])
-            ahead[request_id] = tokens.conversation(chat, prepared.plan.template_kwargs)
-        return ahead[request_id]
+    def ask(request_ids: Iterable[str]) -> None:
+        """Several at once: an engine that is asked one by one takes long over many."""
+        new = [name for name in dict.fromkeys(request_ids) if name not in ahead]
+        chats = [prepared.script.sent(by_id[name]) for name in new]
+        ahead.update(zip(new, tokens.conversations(chats, prepared.plan.template_kwargs), strict=True))
 
-    for number, record in enumerate(ordered):
-        on_step(number, len(ordered))
-        ids = prompt(record.request_id)
-        follower = following.get(record.request_id)
-        quoted = None if follower is None else prompt(follower)
-        yield SentRequest(record.request_id, ids, record.completion_tokens or 1, quoted)
-        del ahead[record.request_id]
+    for start in range(0, len(ordered), ASKED_TOGETHER):
+        on_step(start, len(ordered))
+        part = ordered[start : start + ASKED_TOGETHER]
+        names = [record.request_id for record in part]
+        ask([*names, *(following[name] for name in names if name in following)])
+        for record in part:
+            follower = following.get(record.request_id)
+            quoted = None if follower is None else ahead[follower]
+            yield SentRequest(
+                record.request_id, ahead.pop(record.request_id), record.completion_tokens or 1, quoted
+            )
 
 
 def _followers(ordered: list[RequestRecord], by_id: dict[str, Request]) -> dict[str, str]:

@@ -2,22 +2,21 @@
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
 from contract.errors import ScenarioError, ServiceError
 from contract.progress import Progress, silent
 from contract.redaction import Redactor
-from prompts.words import WordTexts
 from runner.bench.engine import BenchEngine, find_engine
 from runner.bench.lmcache import LmCache
 from runner.bench.qa_datasets import load_samples
 from runner.bench.script import Script
 from runner.bench.settings import Settings
 from runner.bench.sizing import Size, tier_tokens, tokens_per_gb
-from runner.bench.tokens import EngineTokens, find_encoder
-from runner.workloads.plan import Phase, Plan, Request, Resources
+from runner.bench.tokens import EngineTokens, find_counting
+from runner.workloads.plan import Plan, Request, Resources
 from runner.workloads.rag_qa_quality import RagQaQuality
 
 LOGGER = logging.getLogger("hitlab.runner")
@@ -72,9 +71,11 @@ def prepare_bench(
     progress("Ask the engine", 0, None)
     general = settings.general
     engine, size = find_out(settings, api_key=api_key, redact=redact)
-    encoder, tokens = find_encoder(engine, general.tokenizer)
+    exact = settings.workload.name if settings.workload.needs_tokenizer else None
+    progress("Find how tokens are counted", 0, None)
+    counting = find_counting(engine, general.tokenizer, general.seed, exact=exact)
+    texts, tokens = counting.texts, counting.tokens
     progress("Make the texts", 0, None)
-    texts = WordTexts(encoder, general.seed)
     parameters = settings.parameters
     rag = parameters if isinstance(parameters, RagQaQuality) else None
     samples, skipped_records = ((), 0) if rag is None else load_samples(rag.rag_dataset, rag.rag_num_samples)
@@ -90,6 +91,8 @@ def prepare_bench(
         frame_tokens=None if rag is None else _frame_tokens(tokens, rag.rag_template_kwargs),
     )
     plan = settings.workload.plan(parameters, resources)
+    if counting.note is not None:
+        plan = replace(plan, notes=(*plan.notes, counting.note))
     sent = tuple(phase for phase in plan.phases if phase.measured or not general.no_warmup)
     skipped = tuple(phase.name for phase in plan.phases if phase not in sent)
     fixed: dict[str, Any] = {
@@ -109,9 +112,9 @@ def prepare_bench(
         settings=settings,
         engine=engine,
         size=size,
-        plan=_with_phases(plan, sent),
+        plan=replace(plan, phases=sent),
         script=script,
-        tokenizer=encoder.path,
+        tokenizer=counting.tokenizer,
         tokens=tokens,
         lmcache=None if general.lmcache_url is None else LmCache(general.lmcache_url),
         skipped=skipped,
@@ -131,10 +134,6 @@ def reuse_expected(plan: Plan) -> bool:
 
 def _warm(plan: Plan) -> list[Request]:
     return list(chain.from_iterable(phase.requests for phase in plan.phases if not phase.measured))
-
-
-def _with_phases(plan: Plan, phases: tuple[Phase, ...]) -> Plan:
-    return Plan(**{**plan.__dict__, "phases": phases})
 
 
 def _frame_tokens(tokens: EngineTokens | None, template_kwargs: Mapping[str, Any]) -> int | None:

@@ -1,12 +1,12 @@
 """From described requests to the conversations that are sent; sessions grow as answers come."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
 import orjson
 
-from prompts.words import WordTexts
+from prompts.words import Texts
 from runner.drivers.native.lanes import OutgoingRequest
 from runner.workloads.plan import Message, Phase, Plan, Request, Words
 
@@ -20,9 +20,10 @@ class Script:
         fixed: fields that every request body has.
     """
 
-    def __init__(self, plan: Plan, texts: WordTexts, fixed: Mapping[str, Any]) -> None:
+    def __init__(self, plan: Plan, texts: Texts, fixed: Mapping[str, Any]) -> None:
         self._texts = texts
         self._fixed = dict(fixed)
+        self._make(message for messages in plan.sessions.values() for message in messages)
         self._said = {name: [self._written(m) for m in messages] for name, messages in plan.sessions.items()}
         self._heard: dict[str, int] = {}
         self._keep = frozenset(plan.samples)
@@ -31,9 +32,7 @@ class Script:
 
     def write(self, phase: Phase) -> None:
         """Make all texts of a phase, so that none is made while requests run."""
-        for request in phase.requests:
-            for message in request.messages:
-                self._written(message)
+        self._make(message for request in phase.requests for message in request.messages)
 
     def outgoing(self, phase: Phase, first_position: int) -> Iterator[OutgoingRequest]:
         for position, request in enumerate(phase.requests, start=first_position):
@@ -68,6 +67,14 @@ class Script:
         if request.remember and request.session is not None:
             own = [self._written(message) for message in request.messages]
             self._said[request.session] += [*own, {"role": "assistant", "content": answer}]
+
+    def _make(self, messages: Iterable[Message]) -> None:
+        self._texts.make(
+            (part.key, part.tokens, part.opening)
+            for message in messages
+            for part in message.parts
+            if isinstance(part, Words)
+        )
 
     def _written(self, message: Message) -> ChatMessage:
         parts = (

@@ -61,8 +61,8 @@ class General(BaseModel):
         str | None,
         Field(
             min_length=1,
-            description="the engine's tokenizer: directory, tokenizer.json or hub id; default: --model where that is a "
-            "folder, else the engine counts (/tokenize)",
+            description="the engine's tokenizer: directory, tokenizer.json or hub id; default: the engine counts "
+            "(/tokenize), else --model is tried as folder and hub id, else lengths are about right",
         ),
     ] = None
     timeout: Annotated[

@@ -123,4 +123,5 @@ KV_TIER_PRESSURE = Workload(
     prefix="ktp_",
     parameters=KvTierPressure,
     plan=plan,
+    needs_tokenizer=True,
 )

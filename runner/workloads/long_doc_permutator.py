@@ -94,4 +94,5 @@ LONG_DOC_PERMUTATOR = Workload(
     prefix="ldp_",
     parameters=LongDocPermutator,
     plan=plan,
+    needs_tokenizer=True,
 )

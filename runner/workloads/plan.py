@@ -170,6 +170,7 @@ class Workload:
         prefix: of the names of its parameters.
         needs_size: its amount of data follows from tokens_per_gb.
         uses_volume: ... and from kv_cache_volume.
+        needs_tokenizer: lengths that are only about right would make it another workload.
     """
 
     name: str
@@ -179,3 +180,4 @@ class Workload:
     plan: Callable[[Any, Resources], Plan]
     needs_size: bool = False
     uses_volume: bool = False
+    needs_tokenizer: bool = False

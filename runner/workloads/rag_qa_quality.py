@@ -170,4 +170,5 @@ RAG_QA_QUALITY = Workload(
     prefix="rag_",
     parameters=RagQaQuality,
     plan=plan,
+    needs_tokenizer=True,
 )

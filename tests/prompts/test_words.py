@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from contract.errors import ScenarioError
 from prompts.tokenizer import Tokenizer, load_tokenizer
-from prompts.words import WordTexts, find_words
+from prompts.words import WordTexts, find_words, frequent_words
 from tests.tokenizer_kinds import (
     qwen_tokenizer_directory,
     trained_directory,
@@ -81,3 +81,45 @@ class _Letters:
 def test_a_vocabulary_without_words_is_refused_and_named() -> None:
     with pytest.raises(ScenarioError, match="tokenizer letters: only 0 words"):
         find_words(_Letters())
+
+
+class _Asked:
+    """Counts what a tokenizer is asked for."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self.path = tokenizer.path
+        self.texts = 0
+        self.rounds = 0
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        self.texts += len(texts)
+        self.rounds += 1
+        return self._tokenizer.encode_batch(texts)
+
+
+def test_an_engine_that_is_asked_is_asked_for_little_and_for_much_at_once(demo: Tokenizer) -> None:
+    asked = _Asked(demo)
+    texts = WordTexts(asked, 1)
+    assert asked.texts < 200
+    assert asked.rounds < 12
+    asked.texts = asked.rounds = 0
+    places = [(f"document {i}", 100 + i, "") for i in range(50)] + [("p", 64, "PREFIX_0a1b2c3d")]
+    texts.make(places)
+    assert asked.rounds <= 4, "one for the openings, one or a few for all texts"
+    made = {place: texts.text(*place) for place in places}
+    assert {place: len(demo.encode(text)) for place, text in made.items()} == {
+        place: place[1] for place in places
+    }
+    texts.make(places)
+    assert asked.rounds <= 4, "made once"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_words_found_in_rows_are_those_found_one_by_one(kind: str, tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(KINDS[kind](tmp_path / kind))
+    found = find_words(tokenizer)
+    anchor = frequent_words()[0]
+    base = len(tokenizer.encode(anchor))
+    assert all(len(tokenizer.encode(f"{anchor} {word}")) == base + 1 for word in found.words)
+    assert all(len(tokenizer.encode(word)) == 1 for word in found.openers)

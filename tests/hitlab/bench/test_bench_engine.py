@@ -1,5 +1,6 @@
 """`hitlab bench engine` from the command line to its files. The simulator's block pool is the judge of the cache."""
 
+import asyncio
 import csv
 import json
 import re
@@ -12,6 +13,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from contract.errors import ScenarioError
 from tests.hitlab.bench.conftest import CHAT, WORKLOADS, Bench, summary_of
 from tests.hitlab.conftest import Hitlab, end_of, errors, start_command
 from tests.misbehaving_server import METRICS, MisbehavingServer, answers, hangs, resets, times
@@ -206,9 +208,6 @@ def test_an_engine_without_metrics(broken: MisbehavingServer, bench: Bench, tmp_
 
 def test_an_engine_that_does_not_tokenize(broken: MisbehavingServer, bench: Bench, tmp_path: Path) -> None:
     broken.instead["/tokenize"] = answers(404, b"{}")
-    refused = bench(broken.url, "random-prefill")
-    assert refused.code == 2
-    assert "--tokenizer" in refused.err
     ended = bench(broken.url, "random-prefill", "--tokenizer", "builtin:demo")
     assert ended.code == 0, ended.err
     summary = summary_of(tmp_path)
@@ -216,6 +215,67 @@ def test_an_engine_that_does_not_tokenize(broken: MisbehavingServer, bench: Benc
     assert "no /tokenize" in summary["cache"][0]["unavailable"]["predicted"]
     overheads = {request["prompt_tokens"] - 300 for request in summary["requests"]}
     assert len(overheads) == 1, "every text has its length, and the template costs the same in all"
+
+
+@pytest.mark.parametrize(
+    ("workload", "asked"),
+    [("long-doc-qa", 700), ("multi-round-chat", 800), ("prefix-suffix-tuner", 800), ("random-prefill", 300)],
+)
+def test_without_any_tokenizer_a_bench_goes_on_with_about_the_lengths(
+    broken: MisbehavingServer, bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workload: str, asked: int
+) -> None:  # fmt: skip
+    monkeypatch.setattr("prompts.tokenizer._download", no_hub)
+    broken.instead["/tokenize"] = answers(404, b"{}")
+    ended = bench(broken.url, workload, "--reset-cache")
+    assert ended.code == 0, ended.err
+    summary = summary_of(tmp_path)
+    assert summary["tokenizer"].startswith("none (0.")
+    assert [w["message"][:32] for w in summary["warnings"] if w["code"] == "BENCH_NOTE"] == [
+        "lengths are about those asked fo"
+    ]
+    for evidence in summary["cache"]:
+        assert (evidence["predicted_least"], evidence["predicted_most"]) == (None, None)
+        assert "no /tokenize" in evidence["unavailable"]["predicted"]
+    assert re.search(r"Expected \(block model\): +not measured", ended.out)
+    first = summary["requests"][0]["prompt_tokens"]
+    assert 0.85 * asked < first < 1.25 * asked + 60, "with template and question"
+    if workload != "random-prefill":
+        assert summary["cache"][1]["hit_tokens"] > 0.6 * summary["cache"][1]["query_tokens"]
+
+
+def test_workloads_of_exact_lengths_are_refused_without_a_tokenizer(
+    broken: MisbehavingServer, bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("prompts.tokenizer._download", no_hub)
+    broken.instead["/tokenize"] = answers(404, b"{}")
+    ended = bench(broken.url, "kv-tier-pressure")
+    assert ended.code == 2
+    assert "'demo' is no tokenizer on this machine or on the model hub" in ended.err
+    assert broken.seen[CHAT] == 0
+
+
+def no_hub(repository: str, _revision: str | None) -> Path:
+    raise ScenarioError(f"the model hub did not give {repository}")
+
+
+def test_an_engine_that_counts_is_asked_for_several_texts_at_once(
+    broken: MisbehavingServer, bench: Bench
+) -> None:
+    """All of the first round of words has to be there before anything is answered."""
+    waiting = 0
+    together = asyncio.Event()
+
+    async def in_parallel(server: MisbehavingServer, request: Any, response: Any) -> None:
+        nonlocal waiting
+        if server.seen["/tokenize"] > 1:  # the first one asks whether it is there at all
+            waiting += 1
+            if waiting == 4:
+                together.set()
+            await together.wait()
+        await server.app(request, response)
+
+    broken.instead["/tokenize"] = in_parallel
+    assert bench(broken.url, "long-doc-qa", "-q").code == 0
 
 
 @pytest.mark.parametrize(

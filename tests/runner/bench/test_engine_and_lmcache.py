@@ -5,17 +5,20 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from contract.errors import ScenarioError, ServiceError
 from contract.redaction import Redactor
+from prompts.tokenizer import load_tokenizer
 from runner.bench.engine import base_url, find_engine
 from runner.bench.lmcache import LmCache
 from runner.bench.settings import resolve
 from runner.bench.sizing import tier_tokens, tokens_per_gb
-from runner.bench.tokens import find_encoder
+from runner.bench.tokens import SAMPLE, find_counting
+from runner.workloads import WORKLOADS
 
 SERIES = (
     'vllm:prefix_cache_queries_total{{engine="{rank}",model_name="m"}} 0\n'
@@ -27,9 +30,11 @@ SERIES = (
 
 @dataclass
 class Routes:
-    """Path -> (status, content type, body)."""
+    """Path -> (status, content type, body). `prompt_tokens` counts the prompts of conversations."""
 
     answers: dict[str, tuple[int, str, str]] = field(default_factory=dict)
+    prompt_tokens: Callable[[str], int] | None = None
+    asked: list[str] = field(default_factory=list)
     url: str = ""
 
     def json(self, path: str, document: Any, status: int = 200) -> None:
@@ -50,7 +55,11 @@ def routes() -> Iterator[Routes]:
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            sent = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            known.asked.append(self.path)
+            if self.path == "/v1/chat/completions" and known.prompt_tokens is not None:
+                count = known.prompt_tokens(json.loads(sent)["messages"][0]["content"])
+                known.json(self.path, {"usage": {"prompt_tokens": count, "completion_tokens": 1}})
             status, kind, body = known.answers.get(
                 self.path, (404, "application/json", '{"detail": "Not Found"}')
             )
@@ -151,19 +160,106 @@ def test_engines_that_cannot_be_used(
     assert message in str(error.value)
 
 
-def test_without_tokenize_a_tokenizer_is_needed(routes: Routes) -> None:
+DEMO = load_tokenizer("builtin:demo")
+FRAME = 7
+
+
+@pytest.fixture
+def no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hub that knows no name."""
+
+    def unknown(repository: str, _revision: str | None) -> Path:
+        raise ScenarioError(f"the model hub did not give {repository}")
+
+    monkeypatch.setattr("prompts.tokenizer._download", unknown)
+
+
+def counted(text: str) -> int:
+    """As an engine with the demo tokenizer and a chat template counts."""
+    return FRAME + len(DEMO.encode(text))
+
+
+def test_the_engines_tokenize_counts_where_it_is(routes: Routes) -> None:
     routes.engine()
-    with pytest.raises(ScenarioError, match=r"--tokenizer: .* has no /tokenize"):
-        find_encoder(find(routes), None)
-    encoder, tokens = find_encoder(find(routes), "builtin:demo")
-    assert (encoder.path, tokens) == ("builtin:demo", None)
+    routes.json("/tokenize", {"tokens": DEMO.encode(SAMPLE)})
+    counting = find_counting(find(routes), "builtin:demo", 1, exact=None)
+    assert (counting.tokenizer, counting.note) == ("builtin:demo", None)
+    assert counting.tokens is not None
+    assert "/v1/chat/completions" not in routes.asked, "nothing to find out"
+
+
+def test_a_named_tokenizer_is_compared_with_what_the_engine_counts(routes: Routes) -> None:
+    routes.engine()
+    routes.prompt_tokens = counted
+    counting = find_counting(find(routes), "builtin:demo", 1, exact="rag-qa-quality")
+    assert (counting.tokenizer, counting.tokens, counting.note) == ("builtin:demo", None, None)
+    routes.prompt_tokens = lambda text: FRAME + len(text)
+    with pytest.raises(ScenarioError, match="makes other tokens than the engine does; give the engine's own"):
+        find_counting(find(routes), "builtin:demo", 1, exact=None)
+
+
+def test_a_tokenizer_of_the_served_models_name_is_tried(
+    routes: Routes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    routes.engine()
+    routes.prompt_tokens = counted
+    monkeypatch.setattr("runner.bench.tokens.load_tokenizer", {"m": DEMO}.__getitem__)
+    assert find_counting(find(routes), None, 1, exact="kv-tier-pressure").tokenizer == "builtin:demo"
+    routes.prompt_tokens = lambda text: FRAME + len(text)
+    about = find_counting(find(routes), None, 1, exact=None)
+    assert about.note is not None
+    assert "the tokenizer 'm' counts otherwise than the engine does" in about.note
+
+
+@pytest.mark.usefixtures("no_hub")
+def test_without_any_tokenizer_lengths_are_about_right(routes: Routes) -> None:
+    """The engine's own count of a first answer gives the factor; whatever its tokenizer, texts come within a tenth."""
+    routes.engine()
+    for count in (counted, lambda text: FRAME + len(text) // 2, lambda text: FRAME + 3 * len(text.split())):
+        routes.prompt_tokens = count
+        counting = find_counting(find(routes), None, 1, exact=None)
+        assert counting.tokens is None
+        for tokens in (300, 1500):
+            text = counting.texts.text("a", tokens)
+            assert abs(count(text) - FRAME - tokens) < tokens / 10
+            assert text == counting.texts.text("a", tokens) != counting.texts.text("b", tokens)
+        assert counting.texts.text("p", 200, "PREFIX_0a1b2c3d").startswith("PREFIX_0a1b2c3d ")
+        assert "--tokenizer makes them exact" in (counting.note or "")
+
+
+@pytest.mark.usefixtures("no_hub")
+@pytest.mark.parametrize("workload", ["long-doc-permutator", "rag-qa-quality", "kv-tier-pressure"])
+def test_workloads_of_exact_lengths_need_a_tokenizer(routes: Routes, workload: str) -> None:
+    routes.engine()
+    routes.prompt_tokens = counted
+    assert WORKLOADS[workload].needs_tokenizer
+    with pytest.raises(ScenarioError, match=rf"--tokenizer: .* has no /tokenize, .*{workload} needs"):
+        find_counting(find(routes), None, 1, exact=workload)
+
+
+@pytest.mark.usefixtures("no_hub")
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (lambda _: None, "a first request, to count tokens by, got HTTP 404"),
+        (lambda r: r.json("/v1/chat/completions", {"choices": []}), "without usage.prompt_tokens"),
+        (lambda r: setattr(r, "prompt_tokens", lambda _: 9), "no more tokens for a long prompt"),
+    ],
+)
+def test_an_engine_that_tells_no_count_is_named(
+    routes: Routes, answer: Callable[[Routes], Any], message: str
+) -> None:
+    routes.engine()
+    answer(routes)
+    with pytest.raises(ServiceError, match=message):
+        find_counting(find(routes), None, 1, exact=None)
 
 
 def test_another_tokenizer_than_the_engines_is_refused(routes: Routes) -> None:
     routes.engine()
     routes.json("/tokenize", {"tokens": [1, 2, 3]})
     with pytest.raises(ScenarioError, match="makes other tokens than the engine does"):
-        find_encoder(find(routes), "builtin:demo")
+        find_counting(find(routes), "builtin:demo", 1, exact=None)
 
 
 # ---- sizing
