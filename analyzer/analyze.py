@@ -17,7 +17,6 @@ from analyzer.analysis import Analysis
 from analyzer.bench.analyze import analyze_bench
 from analyzer.causes import Circumstances, likely_cause, version_caveat
 from analyzer.engine_cache import engine_cache
-from analyzer.engine_version import parse_version
 from analyzer.html_report.report import write_report
 from analyzer.kv_usage import kv_polling
 from analyzer.ledgers import (
@@ -39,6 +38,7 @@ from contract.artifact_check import check_artifacts
 from contract.bench import is_bench
 from contract.command_log import command_log
 from contract.documents import write_document
+from contract.engine_version import parse_version
 from contract.errors import ExitCode
 from contract.manifest import Manifest
 from contract.measurement import Measurement
@@ -89,9 +89,11 @@ def measured_analysis(
     requests = request_table(manifest.directory.full, directory)
     scrapes = stored_pair(directory, service)
     polling = kv_polling(directory, service["poll_interval_seconds"])
+    version = measurement.engine.version if measurement.engine else None
     cache = engine_cache(
         scrapes.before.snapshot if scrapes.before else None,
         manifest.effective_config["tokenizer"]["block_size"],
+        version,
     )
     found = {finding.code for finding in measurement.findings}
     prediction = predict_hits(
@@ -113,7 +115,7 @@ def measured_analysis(
     }
     seen = circumstances(
         scrapes,
-        version=measurement.engine.version if measurement.engine else None,
+        version=version,
         waiting_peak=polling["summary"]["requests_waiting_peak"],
         settled=measurement.settled,
         unanswered=requests.failed + requests.retried,

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from analyzer.engine_version import EngineVersion, is_before
 from analyzer.ledgers import LedgerDifference
+from contract.engine_version import EngineVersion, is_before
 
 INCLUDES_EXTERNAL = ("cached_tokens", "computed")
 NO_CAUSE = "no known cause fits"

@@ -16,6 +16,7 @@ from analyzer.replay import Arrival, RankReplay, hits_on_any_rank
 from analyzer.request_table import UNKNOWN, Integers, RequestTable
 from analyzer.token_rows import TokenRows
 from cachemodel.block_pool import BlockPool
+from cachemodel.releases import WHOLE_PROMPT_SINCE, release_not_known
 from contract.errors import ScenarioError
 from contract.manifest import Manifest
 from contract.progress import Progress, silent
@@ -145,7 +146,7 @@ def _on_known_ranks(
         # A pool that is larger than everything that was sent cannot evict; its size makes no difference then.
         enough = needed + 2
         blocks = min(cache.blocks.get(rank, enough), enough)
-        replay = RankReplay(BlockPool(blocks, cache.block_size))
+        replay = RankReplay(BlockPool(blocks, cache.block_size, rules=cache.rules))
         replay.warm(warmup)
         for done, hit in enumerate(replay.run(_arrivals(requests, mine), rows), start=1):
             if hit.tokens is None:
@@ -161,6 +162,13 @@ def _on_known_ranks(
         if replay.preempted:
             caveats.add(
                 "requests did not fit beside each other; which one an engine preempts is not modelled"
+            )
+        if blocks < enough and (assumed := release_not_known(cache.version)) is not None:
+            caveats.add(assumed)
+        if replay.waited and not cache.rules.whole_prompt_must_fit:
+            caveats.add(
+                f"{replay.waited} requests waited for room for their whole prompts; before {WHOLE_PROMPT_SINCE} room "
+                "for the first chunk is enough, and the engine does not tell how long a chunk is"
             )
     return Prediction(tokens, cache, None, tuple(sorted(caveats)), evicted)
 
@@ -221,6 +229,8 @@ def prediction_document(requests: RequestTable, prediction: Prediction) -> dict[
             "block_size": prediction.cache.block_size,
             "blocks_per_rank": {str(rank): size for rank, size in prediction.cache.blocks.items()} or None,
             "evicted_blocks": prediction.evicted_blocks,
+            "engine_version": prediction.cache.version,
+            "free_order": ("hashless_first" if prediction.cache.rules.hashless_first else "all_last"),
         },
     }
 

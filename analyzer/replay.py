@@ -44,11 +44,13 @@ class RankReplay:
     Attributes:
         overlapped: requests ran side by side, so the order in which blocks became free depends on their timing.
         preempted: requests whose output did not fit beside the others; an engine preempts some request then.
+        waited: requests that were admitted later than they came, because their prompts did not fit beside the others.
     """
 
     pool: BlockPool
     overlapped: bool = False
     preempted: int = 0
+    waited: int = 0
     _running: list[tuple[int, int]] = field(default_factory=list)
     _chains: dict[int, tuple[HashChain, int]] = field(default_factory=dict)
     _admitted: int = 0
@@ -68,6 +70,7 @@ class RankReplay:
                 yield from self._admit_waiting(waiting, prompts, now)
             waiting.append(arrival)
             yield from self._admit_waiting(waiting, prompts, arrival.start_ns)
+            self.waited += bool(waiting)  # each of these joined the queue
         while self._running:
             now = self._finish_next()
             yield from self._admit_waiting(waiting, prompts, now)

@@ -1,6 +1,6 @@
 """vLLM's block pool of one rank, to the block: lookup, allocation, eviction, freeing.
 
-The rules are those of vLLM 0.32 with one full-attention group:
+The rules are those of vLLM with one full-attention group; where its releases differ, `PoolRules` says which:
 
 * Block 0 is a placeholder: a pool of `num_blocks` has `num_blocks - 1` usable ones. The free queue starts
   in the order of block ids.
@@ -9,16 +9,18 @@ The rules are those of vLLM 0.32 with one full-attention group:
 * A block gets its hash as soon as slots are given for all its tokens, prompt and output alike. Two
   requests that compute the same block side by side each keep their own copy.
 * A finished request gives its blocks back in reverse order: those with a hash to the end of the free
-  queue (a prompt's tail is evicted before its head), those without to the front.
+  queue (a prompt's tail is evicted before its head), those without to the front (`hashless_first`).
 """
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 from cachemodel.block_hashes import HashChain, hit_limit
+from cachemodel.releases import PoolRules
 
 # The placeholder block is never free, so its place in the linked list serves as the list's head.
 _HEAD = 0
+_TODAY = PoolRules()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +58,12 @@ class BlockPool:
             `--num-gpu-blocks-override`; `num_gpu_blocks` in `vllm:cache_config_info` is the sum over ranks.)
         block_size: tokens per block.
         enable_caching: False makes an engine started with `--no-enable-prefix-caching`.
+        rules: of the release that is modelled.
     """
 
-    def __init__(self, num_blocks: int, block_size: int, *, enable_caching: bool = True) -> None:
+    def __init__(
+        self, num_blocks: int, block_size: int, *, enable_caching: bool = True, rules: PoolRules = _TODAY
+    ) -> None:
         if num_blocks < 2:
             raise ValueError(f"num_blocks: expected at least 2 (one is a placeholder), found {num_blocks}")
         if block_size < 1:
@@ -66,6 +71,7 @@ class BlockPool:
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.enable_caching = enable_caching
+        self.rules = rules
         self.evictions = 0
         self._next: list[int] = [*range(1, num_blocks), _HEAD]
         self._previous: list[int] = [num_blocks - 1, *range(num_blocks - 1)]
@@ -109,9 +115,10 @@ class BlockPool:
     ) -> Admission | None:
         """Admit a request, or answer None when it must wait.
 
-        The whole of `chain` must fit into the free blocks, but slots are given only for the cached tokens
-        and `token_budget` more (None: for all): a chunked prefill continues with `extend`. The pool keeps
-        `chain` and reads the hashes that the caller's appended tokens add to it.
+        Slots are given for the cached tokens and `token_budget` more (None: for all): a chunked prefill
+        continues with `extend`. The whole of `chain` must fit into the free blocks all the same, unless the
+        rules ask no more than that this first chunk does. The pool keeps `chain` and reads the hashes that the
+        caller's appended tokens add to it.
 
         Raises:
             ValueError: the id is held already, the chain is empty or of another block size, or the
@@ -124,18 +131,19 @@ class BlockPool:
         if chain.token_count < 1 or (token_budget is not None and token_budget < 1):
             raise ValueError("an admission needs at least one token and a budget of at least one")
         found = self._find(chain)
+        cached = len(found) * self.block_size
+        computed = (
+            chain.token_count if token_budget is None else min(chain.token_count, cached + token_budget)
+        )
         idle = sum(1 for block in found if not self._references[block])
-        if self.blocks_for(chain.token_count) - len(found) > self._free - idle:
+        must_fit = chain.token_count if self.rules.whole_prompt_must_fit else computed
+        if self.blocks_for(must_fit) - len(found) > self._free - idle:
             return None
         for block in found:
             if not self._references[block]:
                 self._unlink(block)
             self._references[block] += 1
         self._held[request_id] = _Held(chain, found, len(found))
-        cached = len(found) * self.block_size
-        computed = (
-            chain.token_count if token_budget is None else min(chain.token_count, cached + token_budget)
-        )
         before = self.evictions
         self._give_slots(self._held[request_id], computed)
         return Admission(cached, computed, self.evictions - before)
@@ -168,7 +176,8 @@ class BlockPool:
         for block in reversed(held.blocks):
             self._references[block] -= 1
             if not self._references[block]:
-                (reuse if self._hash_of[block] is None else keep).append(block)
+                first = self.rules.hashless_first and self._hash_of[block] is None
+                (reuse if first else keep).append(block)
         for block in reversed(reuse):
             self._link_before(self._next[_HEAD], block)
         for block in keep:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from cachemodel.block_hashes import ExtraKeys, HashChain, TokenIds, block_hashes, hit_limit
 from cachemodel.block_pool import BlockPool
+from cachemodel.releases import PoolRules
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,10 @@ class PlannedRequest:
 
 
 def predict(
-    requests: Iterable[PlannedRequest], block_size: int, num_blocks: int | None = None
+    requests: Iterable[PlannedRequest],
+    block_size: int,
+    num_blocks: int | None = None,
+    rules: PoolRules = PoolRules(),  # noqa: B008 - frozen
 ) -> Iterator[int]:
     """Cached tokens of each request, in order, when every request ends before the next begins.
 
@@ -38,6 +42,7 @@ def predict(
         requests: in order of admission; read lazily, so memory does not depend on prompt lengths.
         block_size: tokens per block (the match unit).
         num_blocks: blocks per rank including the placeholder; None is a cache that never evicts.
+        rules: of the release that is modelled.
 
     Raises:
         ValueError: an empty prompt, less than one output token, or a request that never fits the pool.
@@ -45,7 +50,7 @@ def predict(
     return (
         _predict_endless(requests, block_size)
         if num_blocks is None
-        else _predict_finite(requests, block_size, num_blocks)
+        else _predict_finite(requests, block_size, num_blocks, rules)
     )
 
 
@@ -64,12 +69,14 @@ def _predict_endless(requests: Iterable[PlannedRequest], block_size: int) -> Ite
         yield hits * block_size
 
 
-def _predict_finite(requests: Iterable[PlannedRequest], block_size: int, num_blocks: int) -> Iterator[int]:
+def _predict_finite(
+    requests: Iterable[PlannedRequest], block_size: int, num_blocks: int, rules: PoolRules
+) -> Iterator[int]:
     pools: dict[int, BlockPool] = {}
     for index, request in enumerate(requests):
         _check(index, request)
         if request.rank not in pools:
-            pools[request.rank] = BlockPool(num_blocks, block_size)
+            pools[request.rank] = BlockPool(num_blocks, block_size, rules=rules)
         pool = pools[request.rank]
         chain = HashChain(block_size, request.extra_keys)
         chain.extend(request.token_ids)

@@ -3,11 +3,13 @@
 The model lets every request end before the next begins. With several in flight that is what the engine does as well, as
 long as nothing is evicted and no two of them are the first with the same text.
 
+In which order blocks are freed depends on the engine's release; where it tells none, both orders give the bounds.
+
 The tokens of answers are not told. Where a conversation quotes an answer, the least is predicted with answers that nobody
 can find again, and the most with answers whose text gives their own tokens again.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,9 +17,12 @@ import numpy.typing as npt
 
 from cachemodel.block_hashes import HashChain
 from cachemodel.block_pool import BlockPool
+from cachemodel.releases import PoolRules, pool_rules
+from contract.engine_version import parse_version
 from enginemetrics.snapshot import CacheConfig
 
 Ids = npt.NDArray[np.int32]
+EITHER_ORDER = (PoolRules(hashless_first=True), PoolRules(hashless_first=False))
 
 
 @dataclass(frozen=True)
@@ -35,11 +40,17 @@ class SentRequest:
 
 @dataclass(frozen=True)
 class ModelledCache:
-    """An engine's cache as far as the model needs it. num_blocks None: taken to be endless."""
+    """An engine's cache as far as the model needs it.
+
+    Attributes:
+        num_blocks: None: taken to be endless.
+        rules: of the engine's release; of all that it may be where it does not tell.
+    """
 
     block_size: int
     num_blocks: int | None
     enabled: bool
+    rules: tuple[PoolRules, ...] = (PoolRules(),)
 
 
 @dataclass(frozen=True)
@@ -54,8 +65,8 @@ class Expected:
         return self.least is not None and self.most is not None and self.least <= cached_tokens <= self.most
 
 
-def modelled_cache(ranks: int | None, cache: CacheConfig | None) -> ModelledCache | str:
-    """The cache to model, or why it cannot be."""
+def modelled_cache(ranks: int | None, cache: CacheConfig | None, version: str | None) -> ModelledCache | str:
+    """The cache to model, or why it cannot be. `version`: what the engine states."""
     if ranks is None:
         return "the engine's metrics cannot be read, so its block size is not known"
     if ranks > 1:
@@ -63,19 +74,32 @@ def modelled_cache(ranks: int | None, cache: CacheConfig | None) -> ModelledCach
     if cache is None or cache.match_unit is None:
         return "the engine does not tell its block size (vllm:cache_config_info)"
     exact = cache.match_unit == cache.block_size
+    release = parse_version(version)
     return ModelledCache(
-        cache.match_unit, cache.blocks_per_rank if exact else None, cache.enable_prefix_caching is not False
+        cache.match_unit,
+        cache.blocks_per_rank if exact else None,
+        cache.enable_prefix_caching is not False,
+        # Requests are replayed one after another, so that it makes no difference when one is admitted.
+        EITHER_ORDER if release is None else (pool_rules(release),),
     )
 
 
 def expectations(sent: Iterable[SentRequest], cache: ModelledCache) -> Iterator[tuple[str, Expected]]:
     """Request id and expectation of each, in order. The cache is empty at first."""
-    least, most = _Pool(cache), _Pool(cache)
+    least = [_Pool(cache, rules) for rules in cache.rules]
+    most = [_Pool(cache, rules) for rules in cache.rules]
     for index, request in enumerate(sent):
         unknown = np.full(max(0, request.output_tokens - 1), -1 - index, dtype=np.int32)
-        lower = least.serve(index, request.prompt, unknown)
-        upper = most.serve(index, request.prompt, _answer(request, unknown))
-        yield request.request_id, Expected(len(request.prompt), lower, upper)
+        answer = _answer(request, unknown)
+        lower = [pool.serve(index, request.prompt, unknown) for pool in least]
+        upper = [pool.serve(index, request.prompt, answer) for pool in most]
+        yield request.request_id, Expected(len(request.prompt), _bound(min, lower), _bound(max, upper))
+
+
+def _bound(choose: Callable[[list[int]], int], found: Sequence[int | None]) -> int | None:
+    """The least or the most of these; None when one of the pools could not hold the request."""
+    known = [tokens for tokens in found if tokens is not None]
+    return choose(known) if len(known) == len(found) else None
 
 
 def _answer(request: SentRequest, unknown: Ids) -> Ids:
@@ -91,12 +115,12 @@ def _answer(request: SentRequest, unknown: Ids) -> Ids:
 class _Pool:
     """One engine, request after request."""
 
-    def __init__(self, cache: ModelledCache) -> None:
+    def __init__(self, cache: ModelledCache, rules: PoolRules) -> None:
         self._cache = cache
         self._pool = (
             None
             if cache.num_blocks is None
-            else BlockPool(cache.num_blocks, cache.block_size, enable_caching=cache.enabled)
+            else BlockPool(cache.num_blocks, cache.block_size, enable_caching=cache.enabled, rules=rules)
         )
         self._known: set[bytes] = set()
 

@@ -38,7 +38,7 @@ def expect(
     """What is expected of every answered request, by id, and why no hits are (or how far they can be relied on)."""
     if prepared.tokens is None:
         return {}, "the engine has no /tokenize, so the tokens of whole prompts are not known here"
-    cache = modelled_cache(prepared.engine.ranks, prepared.engine.cache)
+    cache = modelled_cache(prepared.engine.ranks, prepared.engine.cache, prepared.engine.version)
     sent = _sent(prepared, prepared.tokens, stages, on_step)
     try:
         if isinstance(cache, str):

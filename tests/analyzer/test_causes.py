@@ -3,8 +3,8 @@
 import pytest
 
 from analyzer.causes import NO_CAUSE, Circumstances, likely_cause, version_caveat
-from analyzer.engine_version import parse_version
 from analyzer.ledgers import LedgerDifference
+from contract.engine_version import parse_version
 
 
 def difference(second: str, tokens: int, quantity: str = "hits") -> LedgerDifference:

@@ -6,6 +6,7 @@ import pytest
 
 from analyzer.analyze import analyze_measurement
 from cachemodel.prediction import PlannedRequest, predict
+from cachemodel.releases import PoolRules
 from contract.documents import write_document
 from contract.manifest import read_manifest, seal
 from contract.measurement import Finding
@@ -14,6 +15,8 @@ from prompts.tokenizer import load_tokenizer
 from tests.analyzer.conftest import BLOCK, Made, Make
 
 STAMP = "20260101_000000"
+TODAY = PoolRules()
+BEFORE_0_24 = PoolRules(hashless_first=False)
 
 
 def prediction(made: Made, *arguments: Any, **fields: Any) -> dict[str, Any]:
@@ -28,7 +31,7 @@ def lane_of_the_first(made: Made) -> list[int]:
     return [position for position, lane in enumerate(lanes) if lane == lanes[0]]
 
 
-def sequential(made: Made, blocks: int) -> list[int]:
+def sequential(made: Made, blocks: int, rules: PoolRules = TODAY) -> list[int]:
     """Hits by the sequential model of `cachemodel`, warmup first, four output tokens per answer."""
     tokenizer = load_tokenizer("builtin:demo")
     warm = [
@@ -39,7 +42,7 @@ def sequential(made: Made, blocks: int) -> list[int]:
     formal = [
         PlannedRequest(tokens, 4, row["dp_rank"] or 0) for tokens, row in zip(ids, made.rows, strict=True)
     ]
-    return list(predict([*warm, *formal], BLOCK, blocks))[len(warm) :]
+    return list(predict([*warm, *formal], BLOCK, blocks, rules))[len(warm) :]
 
 
 @pytest.mark.parametrize(
@@ -62,6 +65,43 @@ def test_a_pool_too_small_for_what_is_shared_is_predicted_request_by_request(
     assert found["model"]["evicted_blocks"] > 0
     assert found["model"]["blocks_per_rank"]["0"] == blocks
     assert found["caveats"] == []
+
+
+@pytest.mark.parametrize(("kind", "blocks"), [("cold-2", 34), ("warmup-1", 40)])
+def test_an_old_engine_frees_in_its_own_order(make: Make, kind: str, blocks: int) -> None:
+    """Until 0.23 blocks without a hash go to the end of the free queue, so that less of what is shared survives."""
+    made = make(kind, num_gpu_blocks_override=blocks)
+    expected = sequential(made, blocks, BEFORE_0_24)
+    assert sum(expected) < sum(sequential(made, blocks)), "the order makes a difference here"
+    records = [item._replace(cached_tokens=hits) for item, hits in zip(made.records(), expected, strict=True)]
+    found = prediction(made, records, version="0.23.0")
+    assert found["hit_tokens"] == sum(expected)
+    assert found["requests"]["equal"] == 24
+    assert found["caveats"] == []
+    assert found["model"]["free_order"] == "all_last"
+    assert found["model"]["engine_version"] == "0.23.0"
+
+
+@pytest.mark.parametrize("version", [None, "nightly"])
+def test_an_engine_of_unknown_release_is_a_caveat_where_blocks_can_be_evicted(
+    make: Make, version: str | None
+) -> None:
+    small = prediction(make("cold-2", num_gpu_blocks_override=34), version=version)
+    assert len(small["caveats"]) == 1
+    assert "0.24.0" in small["caveats"][0]
+
+
+def test_an_unknown_release_makes_no_difference_to_a_pool_that_holds_everything(make: Make) -> None:
+    assert prediction(make("cold-2"), version=None)["caveats"] == []
+
+
+@pytest.mark.parametrize(("version", "certain"), [("0.16.0", False), ("0.23.0", True), ("0.32.0", True)])
+def test_waiting_for_room_depends_on_the_release(make: Make, version: str, certain: bool) -> None:
+    made = make("warmup-1", num_gpu_blocks_override=40)
+    found = prediction(made, made.records(e2el_s=3.5), version=version)
+    said = [caveat for caveat in found["caveats"] if "first chunk" in caveat]
+    assert (not said) == certain
+    assert any("side by side" in caveat for caveat in found["caveats"]), "they wait because others run"
 
 
 def test_requests_are_replayed_in_order_of_sending_and_not_of_the_file(make: Make) -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from cachemodel.block_hashes import HashChain
 from cachemodel.block_pool import BlockPool
+from cachemodel.releases import PoolRules
 
 
 @dataclass(eq=False)
@@ -21,8 +22,9 @@ class SlowBlock:
 class SlowPool:
     """One rank, step by step, in the words of the engine's documentation."""
 
-    def __init__(self, num_blocks: int, size: int) -> None:
+    def __init__(self, num_blocks: int, size: int, rules: PoolRules) -> None:
         self.size = size
+        self.rules = rules
         self.all = [SlowBlock() for _ in range(num_blocks - 1)]
         self.queue = list(self.all)
         self.table: dict[int, list[SlowBlock]] = {}
@@ -43,13 +45,15 @@ class SlowPool:
     def admit(self, name: int, tokens: list[int], budget: int) -> int | None:
         found = self.find(tokens)
         spare = [block for block in self.queue if block not in found]
-        if self.need(len(tokens)) - len(found) > len(spare):
+        chunk = min(len(tokens), len(found) * self.size + budget)
+        asked = len(tokens) if self.rules.whole_prompt_must_fit else chunk
+        if self.need(asked) - len(found) > len(spare):
             return None
         self.queue = spare
         for block in found:
             block.users.add(name)
         self.table[name], hits = found, len(found) * self.size
-        self.give(name, tokens, min(len(tokens), len(found) * self.size + budget))
+        self.give(name, tokens, chunk)
         return hits
 
     def give(self, name: int, tokens: list[int], upto: int) -> None:
@@ -75,6 +79,9 @@ class SlowPool:
         for block in mine:
             block.users.discard(name)
         idle = [block for block in reversed(mine) if not block.users]
+        if not self.rules.hashless_first:
+            self.queue += idle
+            return
         self.queue = (
             [block for block in idle if block.content is None]
             + self.queue
@@ -92,8 +99,8 @@ class SlowPool:
 class Both:
     """Drives the pool and the slow model side by side and compares every answer."""
 
-    def __init__(self, num_blocks: int, size: int) -> None:
-        self.fast, self.slow = BlockPool(num_blocks, size), SlowPool(num_blocks, size)
+    def __init__(self, num_blocks: int, size: int, rules: PoolRules) -> None:
+        self.fast, self.slow = BlockPool(num_blocks, size, rules=rules), SlowPool(num_blocks, size, rules)
         self.size = size
         self.chains: dict[int, HashChain] = {}
         self.tokens: dict[int, list[int]] = {}
@@ -159,11 +166,16 @@ actions = st.lists(
 
 
 @settings(max_examples=300)
-@given(blocks=st.integers(2, 14), size=st.integers(1, 4), plan=actions)
+@given(
+    blocks=st.integers(2, 14),
+    size=st.integers(1, 4),
+    rules=st.builds(PoolRules, st.booleans(), st.booleans()),
+    plan=actions,
+)
 def test_every_answer_and_the_whole_free_queue_agree_with_the_slow_model(
-    blocks: int, size: int, plan: list[tuple[str, object, int]]
+    blocks: int, size: int, rules: PoolRules, plan: list[tuple[str, object, int]]
 ) -> None:
-    both = Both(blocks, size)
+    both = Both(blocks, size, rules)
     for kind, what, number in plan:
         running = sorted(both.chains)
         if kind == "admit":
@@ -211,6 +223,27 @@ def test_blocks_without_a_hash_are_reused_first() -> None:
         pool.finish(index)
     assert pool.lookup(chain_of([1, 1, 1, 1, 1], 4)) == 4
     assert pool.evictions == 0
+
+
+def test_before_0_24_blocks_without_a_hash_are_reused_last() -> None:
+    pool = BlockPool(num_blocks=4, block_size=4, rules=PoolRules(hashless_first=False))
+    pool.admit("partial", chain_of([1, 1, 1, 1, 1], 4))
+    pool.finish("partial")
+    for index in range(5):
+        pool.admit(index, chain_of([2, 2], 4))
+        pool.finish(index)
+    assert pool.lookup(chain_of([1, 1, 1, 1, 1], 4)) == 0
+    assert pool.evictions == 1
+
+
+def test_before_0_19_a_first_chunk_that_fits_is_admitted() -> None:
+    prompt = chain_of([1] * 20, 4)
+    assert BlockPool(num_blocks=4, block_size=4).admit("long", prompt, token_budget=8) is None
+    pool = BlockPool(num_blocks=4, block_size=4, rules=PoolRules(whole_prompt_must_fit=False))
+    admission = pool.admit("long", prompt, token_budget=8)
+    assert admission is not None
+    assert admission.computed_tokens == 8
+    assert not pool.extend("long", 20)
 
 
 def test_chunked_prefill_shows_only_what_has_slots() -> None:

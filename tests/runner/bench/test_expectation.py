@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from cachemodel.releases import PoolRules
 from enginemetrics.snapshot import CacheConfig
 from runner.bench.expectation import (
     Expected,
@@ -14,6 +15,7 @@ from runner.bench.expectation import (
 )
 
 ENDLESS = ModelledCache(4, None, True)
+V = "0.32.0"
 
 
 def ids(*numbers: int) -> "np.ndarray[tuple[int], np.dtype[np.int32]]":
@@ -97,16 +99,34 @@ def config(**changes: object) -> CacheConfig:
 
 
 def test_which_caches_can_be_modelled() -> None:
-    assert modelled_cache(1, config()) == ModelledCache(16, 10, True)
-    assert modelled_cache(1, config(enable_prefix_caching=False)) == ModelledCache(16, 10, False)
-    assert modelled_cache(1, config(match_unit=64)) == ModelledCache(64, None, True), "several KV groups"
+    assert modelled_cache(1, config(), V) == ModelledCache(16, 10, True)
+    assert modelled_cache(1, config(enable_prefix_caching=False), V) == ModelledCache(16, 10, False)
+    assert modelled_cache(1, config(match_unit=64), V) == ModelledCache(64, None, True), "several KV groups"
     for ranks, cache, reason in (
         (None, None, "metrics cannot be read"),
         (2, config(), "2 data-parallel ranks"),
         (1, None, "block size"),
         (1, config(match_unit=None), "block size"),
     ):
-        assert reason in str(modelled_cache(ranks, cache))
+        assert reason in str(modelled_cache(ranks, cache, V))
+
+
+def test_the_order_of_freeing_is_that_of_the_release() -> None:
+    old, new = PoolRules(hashless_first=False), PoolRules()
+    # A prompt's partial block is reused first, or last: then the next one takes a block that was cached.
+    partial = [SentRequest("first", ids(*range(9)), 1)]
+    partial += [SentRequest(f"own{at}", ids(*range(100 * at, 100 * at + 3)), 1) for at in range(1, 4)]
+    sent = [*partial, SentRequest("again", ids(*range(9)), 1)]
+
+    def last(*rules: PoolRules) -> tuple[int | None, int | None]:
+        return expect(ModelledCache(4, 4, True, rules), *sent)[-1]
+
+    assert (last(new), last(old)) == ((8, 8), (0, 0))
+    assert last(new, old) == (0, 8), "either of them, where the release is not known"
+    for version, rules in (("0.23.0", (old,)), ("0.24.0", (new,)), (None, (new, old))):
+        found = modelled_cache(1, config(), version)
+        assert isinstance(found, ModelledCache)
+        assert found.rules == rules
 
 
 def test_agreement_and_sums() -> None:

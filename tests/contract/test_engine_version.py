@@ -2,7 +2,7 @@
 
 import pytest
 
-from analyzer.engine_version import is_before, parse_version
+from contract.engine_version import is_before, parse_version
 
 
 @pytest.mark.parametrize(
