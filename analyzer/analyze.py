@@ -19,6 +19,7 @@ from analyzer.causes import Circumstances, likely_cause, version_caveat
 from analyzer.engine_cache import engine_cache
 from analyzer.html_report.report import write_report
 from analyzer.kv_usage import kv_polling
+from analyzer.ledger_states import incomplete_ledgers, ledger_states
 from analyzer.ledgers import (
     NAMES,
     Ledger,
@@ -39,13 +40,16 @@ from contract.bench import is_bench
 from contract.command_log import command_log
 from contract.documents import write_document
 from contract.engine_version import parse_version
-from contract.errors import ExitCode
+from contract.errors import ExitCode, NothingMeasuredError, gravest
 from contract.manifest import Manifest
 from contract.measurement import Measurement
 from contract.progress import Progress, silent
 from contract.redaction import Redactor
 from contract.run_directory import MeasurementDirectory
 from contract.scenario import Validation
+
+UNSETTLED = {"COUNTERS_NOT_SETTLED", "FOREIGN_TRAFFIC", "AFTER_SCRAPE_MISSING"}
+"""Findings that say why the counters are not settled."""
 
 
 def analyze_measurement(manifest: Manifest, stamp: str, progress: Progress = silent) -> Analysis:
@@ -61,6 +65,7 @@ def analyze_measurement(manifest: Manifest, stamp: str, progress: Progress = sil
         directory, measurement = find_measurement(manifest, stamp)
         check_artifacts(manifest, progress)
         measurement = finished_measurement(directory, measurement)
+        require_records(directory, measurement)
         if manifest.mode == "mm":
             from analyzer.multimodal.analyze import image_analysis  # builds on what is in this module
 
@@ -74,7 +79,7 @@ def analyze_measurement(manifest: Manifest, stamp: str, progress: Progress = sil
             path = manifest.directory.analysis
         write_report(manifest, directory)
         log.info("analysed %s: %s", stamp, document["agreement"])
-    return Analysis(document, path, *_ending(document))
+    return Analysis(document, path, *ending(document, measurement))
 
 
 def measured_analysis(
@@ -126,17 +131,34 @@ def measured_analysis(
     )
     document["ledgers"] = ledgers_document(ledgers, seen)
     document |= differences(document["theoretical_hit_rate"], document["actual"]["global_hit_rate"])
-    document["agreement"] = agreement(
-        document["theory"]["hit_tokens"], int(requests.plan.input_tokens.sum()), ledgers
-    )
-    document["warnings"] += [
-        {"code": finding.code, "message": finding.message} for finding in measurement.findings
-    ]
+    theory = document["theory"]["hit_tokens"], int(requests.plan.input_tokens.sum())
+    document["agreement"] = agreement(*theory, ledgers)
+    document["validation"]["ledgers"] = ledger_states(ledgers, *theory)
+    document["warnings"] += run_findings(measurement)
     document["warnings"] += warnings(document, scrapes, validation)
     if requests.failed:
         document["warnings"].append({"code": "REQUESTS_FAILED", "message": _failed_message(document)})
     conclude(document)
     return document
+
+
+def require_records(directory: MeasurementDirectory, measurement: Measurement) -> None:
+    """Raises NothingMeasuredError where the run came to its end before its load."""
+    if directory.requests.is_file() or measurement.ending in (ExitCode.DONE, ExitCode.REQUESTS_FAILED):
+        return
+    phase = f"in its {measurement.phases[-1].name} phase" if measurement.phases else "before its first phase"
+    raise NothingMeasuredError(
+        f"{directory.root}: holds no requests; the run ended {phase}: {measurement.error}", measurement.ending
+    )
+
+
+def run_findings(measurement: Measurement) -> list[dict[str, Any]]:
+    """What the run found, as warnings. Counters that did not settle are one of them, whatever the run said of it."""
+    found = [{"code": finding.code, "message": finding.message} for finding in measurement.findings]
+    if measurement.settled is False and not UNSETTLED & {item["code"] for item in found}:
+        message = "the counters had not come to rest when the last scrape was taken"
+        found.append({"code": "COUNTERS_NOT_SETTLED", "message": message})
+    return found
 
 
 def counters_part(
@@ -282,6 +304,7 @@ def warnings(document: dict[str, Any], scrapes: ScrapePair, validation: Validati
         found.append({"code": "ACTUAL_DEVIATION", "difference_pp": size})
     if document["actual"]["reason"] is not None:
         found.append({"code": "NOT_MEASURABLE", "message": document["actual"]["reason"]})
+    found += incomplete_ledgers(document["validation"]["ledgers"])
     return found + ledgers_differ(document["agreement"], document["ledgers"]["differences"])
 
 
@@ -327,11 +350,20 @@ def _failed_message(document: dict[str, Any]) -> str:
     )
 
 
-def _ending(document: dict[str, Any]) -> tuple[ExitCode, str | None]:
-    if document["status"] == "interrupted":
-        return ExitCode.INTERRUPTED, "the run was interrupted; what was measured is kept"
-    if document["actual"]["failed_requests"]:
-        return ExitCode.REQUESTS_FAILED, _failed_message(document)
-    if document["actual"]["global_hit_rate"] is None:
-        return ExitCode.INCONCLUSIVE, f"no hit rate: {document['actual']['reason']}"
-    return ExitCode.DONE, None
+def ending(document: dict[str, Any], measurement: Measurement) -> tuple[ExitCode, str | None]:
+    """How the command ends: as the measurement did, or worse by what the analysis adds. And the line that says so."""
+    actual = document["actual"]
+    code = gravest(
+        measurement.ending,
+        ExitCode.REQUESTS_FAILED if actual["failed_requests"] else ExitCode.DONE,
+        ExitCode.INCONCLUSIVE if actual["global_hit_rate"] is None else ExitCode.DONE,
+    )
+    if code == ExitCode.DONE:
+        return code, None
+    if code == ExitCode.INTERRUPTED:
+        return code, "the run was interrupted; what was measured is kept"
+    if code == ExitCode.REQUESTS_FAILED:
+        return code, _failed_message(document)
+    if code == ExitCode.INCONCLUSIVE:
+        return code, f"no hit rate: {actual['reason'] or 'the measurement says that it is only partial'}"
+    return code, f"the run did not get through: {measurement.error}"

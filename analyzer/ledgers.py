@@ -40,18 +40,27 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Ledger:
-    """`source`: what hits and queries were read from."""
+    """`source`: what hits and queries were read from. Of one that is made of answers: how many there were (`answers`),
+    and how many of them did not say it (`answers_without`)."""
 
     total: Tokens
     ranks: Mapping[int, Tokens] = field(default_factory=dict)
     source: Mapping[str, str | None] = field(default_factory=dict)
+    answers: int | None = None
+    answers_without: int | None = None
 
     def document(self) -> dict[str, Any]:
         return {
             "total": self.total.document(),
             "by_dp": {str(rank): tokens.document() for rank, tokens in self.ranks.items()},
             "source": dict(self.source),
+            **self.answers_document(),
         }
+
+    def answers_document(self) -> dict[str, int | None]:
+        if self.answers is None:
+            return {}
+        return {"answers": self.answers, "answers_without": self.answers_without}
 
 
 def unknown_ledger(reason: str) -> Ledger:
@@ -140,6 +149,7 @@ def answers_ledger(requests: RequestTable, ranks: int) -> Ledger:
         found = reported(requests, chosen)
         return Tokens(found["cached_tokens"], found["prompt_tokens"], found["reason"])
 
+    unsaid = (requests.cached_tokens == UNKNOWN) | (requests.prompt_tokens == UNKNOWN)
     return Ledger(
         tokens(np.ones(requests.count, dtype=np.bool_)),
         {
@@ -147,6 +157,8 @@ def answers_ledger(requests: RequestTable, ranks: int) -> Ledger:
             for rank, chosen in _requests_of_ranks(requests, ranks).items()
         },
         {"hits": "usage.prompt_tokens_details.cached_tokens", "queries": "usage.prompt_tokens"},
+        answers=int(requests.answered.sum()),
+        answers_without=int((requests.answered & unsaid).sum()),
     )
 
 

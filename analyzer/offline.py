@@ -17,6 +17,7 @@ from analyzer.analyze import (
 )
 from analyzer.engine_cache import engine_cache
 from analyzer.html_report.report import write_report
+from analyzer.ledger_states import ledger_states
 from analyzer.ledgers import unknown_ledger
 from analyzer.scrapes import ScrapePair, load_scrape, metrics_part, pair
 from contract.analysis import manifest_validation, prepared_analysis
@@ -86,6 +87,7 @@ def scrapes_analysis(manifest: Manifest, scrapes: ScrapePair) -> dict[str, Any]:
     document |= differences(document["theoretical_hit_rate"], actual["global_hit_rate"])
     theory = document["theory"]
     document["agreement"] = agreement(theory["hit_tokens"], theory["input_tokens"], ledgers)
+    document["validation"]["ledgers"] = ledger_states(ledgers, theory["hit_tokens"], theory["input_tokens"])
     document["warnings"] += warnings(document, scrapes, validation)
     conclude(document)
     return document

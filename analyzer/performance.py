@@ -1,17 +1,19 @@
 """Latency and throughput of one measurement (reference 7.4 and 7.5).
 
 E2EL: last byte minus start. TTFT: first chunk that carries a choice minus start. TPOT: (E2EL - TTFT) / (output tokens -
-1), for answers of at least two tokens. ITL: gaps between chunks; a chunk may carry several tokens. Requests that failed
-in the end are left out. Percentiles interpolate linearly between the closest ranks, at (n - 1) * p.
+1), for answers of at least two tokens. ITL: gaps between chunks; a chunk may carry several tokens. Answers that arrived
+in one read have neither. The average of a rate is tokens over time, not the mean of the answers' rates. Requests that
+failed in the end are left out. Percentiles interpolate linearly between the closest ranks, at (n - 1) * p.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from analyzer.request_table import UNKNOWN, Floats, Integers, RequestTable, record_batches
 from contract.run_directory import MeasurementDirectory
@@ -54,6 +56,7 @@ class Performance:
     duration_seconds: from the first start to the last end; None when nothing was answered.
     mean_in_flight: time of all answered requests over the duration.
     chunks: chunks of all answers; None when they were not streamed.
+    untimed: streamed answers of several tokens whose tokens have no times of their own.
     """
 
     summaries: dict[str, Summary | None]
@@ -65,6 +68,7 @@ class Performance:
     input_tokens: int
     output_tokens: int
     chunks: int | None
+    untimed: int
 
 
 def measure_performance(
@@ -87,26 +91,28 @@ def measure_performance(
     prompt = attempts.prompt_tokens[chosen]
     input_tokens = np.where(prompt == UNKNOWN, requests.plan.input_tokens[requests.answered], prompt)
     output = attempts.completion_tokens[chosen]
-    several = output > 1
+    several = chosen[output > 1] if streamed else chosen[:0]
+    pieces = list(token_gaps(directory, several))
+    timed = np.concatenate([at for at, _ in pieces]) if pieces else several
     columns: dict[str, npt.NDArray[np.floating] | Integers] = {
         "E2EL": e2el * 1e3,
         "TTFT": ttft * 1e3,
-        "TPOT": (e2el - ttft)[several] / (output[several] - 1) * 1e3,
-        "ITL": _gaps(directory, chosen) if streamed else np.empty(0),
+        "TPOT": (attempts.e2el_s - attempts.ttft_s)[timed] / (attempts.completion_tokens[timed] - 1) * 1e3,
+        "ITL": np.concatenate([gaps for _, gaps in pieces]) if pieces else np.empty(0),
         "InputTokens": input_tokens,
         "OutputTokens": output[output != UNKNOWN],
-        "OutputTokenThroughput": _per_second(output, e2el),
-        "PrefillTokenThroughput": _per_second(input_tokens, ttft),
     }
-    summaries = {
-        name: None if name in NEEDS_STREAM and not streamed else summarize(column)
-        for name, column in columns.items()
-    }
+    rates = {"OutputTokenThroughput": (output, e2el), "PrefillTokenThroughput": (input_tokens, ttft)}
+    summaries = {name: summarize(column) for name, column in columns.items()}
+    summaries |= {name: _summarize_rate(tokens, seconds) for name, (tokens, seconds) in rates.items()}
+    if not streamed:
+        summaries |= dict.fromkeys(NEEDS_STREAM)
+    reason = why_untimed(several.size, int(attempts.chunks[several].sum()))
     duration = wall_seconds if wall_seconds is not None else _span(requests, chosen)
     return Performance(
         summaries=summaries,
         unavailable={
-            name: _why_not(name, streamed=streamed, answered=bool(chosen.size))
+            name: _why_not(name, streamed=streamed, answered=bool(chosen.size), untimed=reason)
             for name, summary in summaries.items()
             if summary is None
         },
@@ -117,6 +123,7 @@ def measure_performance(
         input_tokens=int(input_tokens.sum()),
         output_tokens=int(output[output != UNKNOWN].sum()),
         chunks=int(attempts.chunks[chosen].sum()) if streamed else None,
+        untimed=int(several.size - timed.size),
     )
 
 
@@ -146,23 +153,33 @@ def _ranks(count: int) -> tuple[Integers, Floats]:
     return low, places - low
 
 
-def _per_second(tokens: Integers, seconds: Floats) -> Floats:
+def _summarize_rate(tokens: Integers, seconds: Floats) -> Summary | None:
+    """Tokens per second of each answer; on average all their tokens over all their time."""
     known = (tokens != UNKNOWN) & (seconds > 0)
-    rate: Floats = tokens[known] / seconds[known]
-    return rate
+    tokens, seconds = tokens[known], seconds[known]
+    found = summarize(tokens / seconds)
+    return None if found is None else replace(found, average=float(tokens.sum() / seconds.sum()))
 
 
-def _gaps(directory: MeasurementDirectory, chosen: Integers) -> npt.NDArray[np.float32]:
-    """ITL of the chosen attempts, ms, in single precision as recorded: by far the longest column."""
-    wanted = np.sort(chosen)
-    pieces: list[npt.NDArray[np.float32]] = []
+def token_gaps(
+    directory: MeasurementDirectory, wanted: Integers
+) -> Iterator[tuple[Integers, npt.NDArray[np.float32]]]:
+    """In pieces: those of `wanted` whose tokens arrived one after another (attempts), and the gaps between their chunks.
+
+    Gaps are ms in single precision as recorded: by far the longest column. An attempt whose gaps are all 0 arrived in one
+    read (`contract.records.why_no_decode`).
+    """
+    wanted = np.sort(wanted)
     start = 0
     for batch in record_batches(directory, ["itl_s"]):
         inside = wanted[np.searchsorted(wanted, start) : np.searchsorted(wanted, start + batch.num_rows)]
         column = batch.column(0).take(pa.array(inside - start))
-        pieces.append(column.flatten().to_numpy() * np.float32(1e3))
+        lengths = pc.list_value_length(column).to_numpy(zero_copy_only=False)
+        gaps = column.flatten().to_numpy()
+        owner = np.repeat(np.arange(inside.size), lengths)
+        apart = np.bincount(owner[gaps > 0], minlength=inside.size) > 0
+        yield inside[apart], gaps[apart[owner]] * np.float32(1e3)
         start += batch.num_rows
-    return np.concatenate(pieces) if pieces else np.empty(0, dtype=np.float32)
 
 
 def _span(requests: RequestTable, chosen: Integers) -> float | None:
@@ -173,14 +190,30 @@ def _span(requests: RequestTable, chosen: Integers) -> float | None:
     return float(ends.max() - started.min() / 1e9)
 
 
-def _why_not(name: str, *, streamed: bool, answered: bool) -> str:
+def why_untimed(several: int, chunks: int) -> str:
+    """Why no answer has TPOT and ITL: of `several` answers of more than one token, which have `chunks` in all."""
+    if not several:
+        return "no answer has more than one token"
+    if not chunks:
+        return "the answers carry token counts and no text, so their tokens have no times"
+    return "each answer arrived in one read (does a proxy collect them?), so its tokens have no times of their own"
+
+
+def untimed_note(count: int) -> str:
+    return (
+        f"{count:,} answers of several tokens arrived in one read, or without text: they have neither TPOT nor ITL, and "
+        "N counts the others."
+    )
+
+
+def _why_not(name: str, *, streamed: bool, answered: bool, untimed: str) -> str:
     if not answered:
         return "no request was answered"
     if name in NEEDS_STREAM and not streamed:
         return NOT_STREAMED
     reasons: dict[str, str] = {
-        "TPOT": "no answer has more than one token",
-        "ITL": "no answer has more than one chunk",
+        "TPOT": untimed,
+        "ITL": untimed,
         "OutputTokens": "no answer says how many tokens it has (usage.completion_tokens)",
     }
     return reasons.get(name, "no answer has a time for it")

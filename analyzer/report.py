@@ -19,6 +19,7 @@ from analyzer.performance import (
     as_rows,
     common_metrics,
     measure_performance,
+    untimed_note,
 )
 from analyzer.recover import finished_measurement
 from analyzer.request_table import UNKNOWN, RequestTable
@@ -65,6 +66,7 @@ def performance_report(manifest: Manifest, stamp: str | None = None) -> dict[str
         "common": common,
         "unavailable": performance.unavailable,
         "chunks": _chunks(performance),
+        "untimed": performance.untimed,
         "hit_rate": _hit_rate(manifest, directory, requests),
         "failures": {
             "attempts": requests.attempts.failures(),
@@ -169,6 +171,8 @@ def report_notes(report: dict[str, Any]) -> list[str]:
     for name, reason in report["unavailable"].items():
         by_reason.setdefault(reason, []).append(name)
     notes = [f"{', '.join(names)}: {reason}" for reason, names in by_reason.items()]
+    if report["untimed"] and report["metrics"]["TPOT"] is not None:
+        notes.append(untimed_note(report["untimed"]))
     chunks = report["chunks"]
     if chunks["chunks"]:
         notes.append(

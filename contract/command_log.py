@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from contract.documents import unwritable, writing
+from contract.foreign_text import visible
 from contract.redaction import Redactor
 
 LOGGER = logging.getLogger("hitlab")
@@ -28,7 +29,7 @@ class _LogFile(logging.Handler):
         if self._full:
             return
         try:
-            self._file.write(self._redact(self.format(record)).encode() + b"\n")
+            self._file.write(visible(self._redact(self.format(record))).encode() + b"\n")
         except OSError as error:
             self._full = True
             print(f"WARNING: {unwritable(self._path, error)}", file=sys.stderr)

@@ -14,14 +14,16 @@ import orjson
 
 from contract.errors import ArtifactError
 from contract.files import open_file, read_file
+from contract.foreign_text import printable_json
 
 HASH_CHUNK = 1 << 20
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 def document_text(document: Any) -> str:
-    """The form in which documents are stored: keys sorted, indent 2, non-ASCII kept, finite numbers only."""
-    return json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
+    """The form in which documents are stored: keys sorted, indent 2, finite numbers only, characters that print kept."""
+    text = json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False)
+    return printable_json(text) + "\n"
 
 
 def canonical_sha256(document: Any) -> str:

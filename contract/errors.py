@@ -22,6 +22,25 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130
 
 
+_GRAVEST_FIRST = (
+    ExitCode.INTERRUPTED,
+    ExitCode.FAULT,
+    ExitCode.DRIVER,
+    ExitCode.SERVICE,
+    ExitCode.ARTIFACTS,
+    ExitCode.USAGE,
+    ExitCode.REQUESTS_FAILED,
+    ExitCode.INCONCLUSIVE,
+    ExitCode.GATE,
+    ExitCode.DONE,
+)
+
+
+def gravest(*codes: ExitCode) -> ExitCode:
+    """The code to end with where several apply (design, section 7); DONE when there is none."""
+    return min(codes, key=_GRAVEST_FIRST.index, default=ExitCode.DONE)
+
+
 class HitLabError(Exception):
     """A problem that the user can act on. `str(error)` is the line to show."""
 
@@ -50,6 +69,14 @@ class Interruption(HitLabError):  # noqa: N818 - a way to end, not an error
     """The user ended the command."""
 
     exit_code = ExitCode.INTERRUPTED
+
+
+class NothingMeasuredError(HitLabError):
+    """A measurement ended before its load, so there is nothing to analyse; every command on it ends as it did."""
+
+    def __init__(self, message: str, ending: ExitCode) -> None:
+        super().__init__(message)
+        self.exit_code = ending
 
 
 class DriverError(HitLabError):

@@ -9,6 +9,7 @@ import orjson
 
 from contract.documents import writing
 from contract.files import open_file
+from contract.foreign_text import printable_json
 from contract.redaction import Redactor
 
 EventKind = Literal["run_started", "phase_started", "phase_finished", "warning", "run_finished"]
@@ -29,9 +30,10 @@ class EventLog:
 
     def write(self, kind: EventKind, **fields: Any) -> None:
         """`time` (ISO 8601, UTC) and `event`, then `fields`."""
-        line = orjson.dumps(self._redact.document({"time": utc_now(), "event": kind, **fields}))
+        told = {name: self._redact.document(value) for name, value in fields.items()}
+        line = orjson.dumps({"time": utc_now(), "event": kind, **told}).decode()
         with writing(self._path):
-            self._file.write(line + b"\n")
+            self._file.write(printable_json(line).encode() + b"\n")
 
     def close(self) -> None:
         self._file.close()

@@ -20,6 +20,7 @@ import orjson
 from contract.documents import whole_file, writing
 from contract.errors import ArtifactError
 from contract.files import read_file
+from contract.redaction import Redactor
 
 TARGETS = Path(".prometheus") / "targets"
 
@@ -57,7 +58,7 @@ def write_target(path: Path, target: EngineTarget) -> None:
     """Raises ArtifactError when the file cannot be written."""
     with writing(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
-    groups = target_groups(target)
+    groups = Redactor().document(target_groups(target))
     with whole_file(path) as file:
         file.write(orjson.dumps(groups, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
 

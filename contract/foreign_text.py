@@ -7,6 +7,8 @@ is for the eye: data is stored as it came, and JSON as text that holds the same 
 
 import unicodedata
 
+from contract.redaction import redacted
+
 LONGEST_LINE = 300
 
 
@@ -37,9 +39,9 @@ _VISIBLE, _JSON = _Escapes(_LINES), _JsonEscapes({**_LINES, ord("\r"): "\r"})
 def presentable(text: str, longest: int = LONGEST_LINE) -> str:
     """`text` on one line of at most `longest` characters: white space as one blank, what does not print as its escape.
 
-    What is longer ends in an ellipsis. Whoever hides secrets does that before: a cut one is not recognised.
+    What is longer ends in an ellipsis. Secrets are masked first: one that was cut is not recognised any more.
     """
-    line = visible(" ".join(text.split()))
+    line = visible(" ".join(redacted(text).split()))
     return line if len(line) <= longest else line[: longest - 1] + "…"
 
 

@@ -4,6 +4,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from contract.errors import ExitCode
+
 Phase = Literal["precheck", "reset", "warmup", "baseline", "formal", "settle", "after"]
 
 
@@ -137,7 +139,11 @@ class AisbenchRecord(_Part):
 
 
 class Measurement(_Part):
-    """Status: complete (every request was answered), partial (some failed), interrupted, failed (did not get through)."""
+    """What the runner did and found.
+
+    status: complete (every request was answered), partial (some failed, or the engine showed no counters afterwards),
+    interrupted, failed (did not get through: `error`, and the exit code `error_code` that goes with it).
+    """
 
     schema_version: Literal["1.0"] = "1.0"
     status: Literal["running", "complete", "partial", "interrupted", "failed"]
@@ -160,3 +166,15 @@ class Measurement(_Part):
     kv_polling_failures: int = 0
     findings: list[Finding] = []
     error: str | None = None
+    error_code: ExitCode | None = None
+
+    @property
+    def ending(self) -> ExitCode:
+        """How every command that measures or analyses this ends, as far as the load alone decides it."""
+        if self.status == "interrupted":
+            return ExitCode.INTERRUPTED
+        if self.status == "failed":
+            return self.error_code or ExitCode.SERVICE
+        if self.load is not None and self.load.failed:
+            return ExitCode.REQUESTS_FAILED
+        return ExitCode.INCONCLUSIVE if self.status == "partial" else ExitCode.DONE

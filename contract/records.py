@@ -1,6 +1,6 @@
 """One row per attempt of a request, as a load driver measured it, and its columns in Arrow and Parquet."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
 import pyarrow as pa
@@ -12,6 +12,24 @@ connect: no connection; reset: closed before the answer was complete; timeout: n
 http: a status other than 200, or an answer that is not HTTP; json: unreadable JSON; no_usage: complete, but without
 token counts; stream_error: an error inside the stream, or a stream that ended early; aborted: stopped by us.
 """
+
+NoDecode = Literal["one token", "one read", "no chunk"]
+"""Why an answer has neither TPOT nor ITL nor decode speed.
+
+one token: there is none after the first; one read: all of it arrived at once (one chunk, or a proxy that collects them),
+so that its tokens have no times of their own; no chunk: not streamed, or a stream that carries token counts alone.
+"""
+
+
+def why_no_decode(
+    ttft_s: float | None, completion_tokens: int | None, itl_s: Iterable[float]
+) -> NoDecode | None:
+    """None: the answer's tokens arrived one after another, and their time is E2EL - TTFT."""
+    if completion_tokens is not None and completion_tokens < 2:
+        return "one token"
+    if ttft_s is None:
+        return "no chunk"
+    return None if any(gap > 0 for gap in itl_s) else "one read"
 
 
 class RequestRecord(NamedTuple):
@@ -53,13 +71,18 @@ class RequestRecord(NamedTuple):
     image_tokens: int | None = None
 
     @property
+    def no_decode(self) -> NoDecode | None:
+        """Why the time of the tokens after the first cannot be known; None: it can."""
+        return why_no_decode(self.ttft_s, self.completion_tokens, self.itl_s)
+
+    @property
     def tpot_s(self) -> float | None:
-        """(E2EL - TTFT) / (output tokens - 1); None when either is unknown or there is only one token."""
+        """(E2EL - TTFT) / (output tokens - 1); None where `no_decode` says why."""
         if (
-            self.ttft_s is None
+            self.no_decode is not None
+            or self.ttft_s is None
             or self.e2el_s is None
-            or not self.completion_tokens
-            or self.completion_tokens < 2
+            or self.completion_tokens is None
         ):
             return None
         return (self.e2el_s - self.ttft_s) / (self.completion_tokens - 1)

@@ -109,6 +109,10 @@ WARNING_TEXTS: Mapping[str, WarningText] = {
         "The engine's counters give no hit rate for this run.",
         "Read the reason; what the answers reported (cached_tokens) may still give one.",
     ),
+    "LEDGER_INCOMPLETE": WarningText(
+        "Some answers do not say what the others do, so this ledger has no sum and checks nothing.",
+        "See validation.ledgers for how many; a gateway or one of several engines may leave a field of usage out.",
+    ),
     "QUERY_TOKENS_DIFFER": WarningText(
         "The ledgers do not count the same number of input tokens, so they do not describe the same traffic.",
         "See the cause beside the ledgers: other traffic, failed or repeated requests, or counters that leave some out.",
@@ -143,6 +147,11 @@ WARNING_TEXTS: Mapping[str, WarningText] = {
     "PROMPT_LENGTH_DIFFERS": WarningText(
         "The engine counts other tokens in a prompt than its own tokenizer gives for the same conversation.",
         "Look for a proxy that rewrites prompts, or another chat template than the engine's own.",
+    ),
+    "TOKENS_UNTIMED": WarningText(
+        "Answers of several tokens arrived all at once, or as token counts without text. Their tokens have no times of "
+        "their own, so neither ITL nor decode speed can be measured; TTFT is the time of the whole answer.",
+        "Ask the engine directly, or switch off buffering in the proxy before it (nginx: proxy_buffering off).",
     ),
     "BENCH_NOTE": WarningText(
         "Something about how this bench was made that a reader of its numbers should know.",

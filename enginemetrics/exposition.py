@@ -6,6 +6,7 @@ from prometheus_client.parser import text_fd_to_metric_families
 from prometheus_client.samples import Sample
 
 from contract.errors import ServiceError
+from contract.foreign_text import presentable
 
 _SHOWN = 120
 
@@ -50,9 +51,9 @@ def parse_exposition(text: str, *, source: str = "metrics", buckets: bool = True
         for family in families:
             samples.extend(family.samples)  # type: ignore[attr-defined]
     except (ValueError, IndexError, KeyError) as error:
-        shown = lines.line.strip()[:_SHOWN]
+        shown = presentable(lines.line, _SHOWN)
         raise ServiceError(
-            f"{source}: line {lines.number} is not Prometheus text: {shown!r} "
+            f"{source}: line {lines.number} is not Prometheus text: '{shown}' "
             "(is this the address, or the file, of a /metrics page?)"
         ) from error
     return samples

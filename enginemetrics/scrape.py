@@ -2,14 +2,16 @@
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
 import requests
-from requests.auth import AuthBase
+from requests.auth import AuthBase, HTTPBasicAuth
 
 from contract.errors import ServiceError
+from contract.foreign_text import presentable
 
 _ACCEPT: Final = "text/plain;version=0.0.4"
 _LARGEST: Final = 64 * 2**20
@@ -29,13 +31,19 @@ class _Bearer(AuthBase):
 
 
 def fetch(
-    urls: str | Sequence[str], *, api_key: str | None = None, timeout_seconds: float = 10.0
+    urls: str | Sequence[str],
+    *,
+    api_key: str | None = None,
+    logins: Mapping[str, tuple[str, str]] = MappingProxyType({}),
+    timeout_seconds: float = 10.0,
 ) -> list[str]:
     """The text behind each metrics URL, in order.
 
-    Proxies of the environment are not used: the load goes straight to the engine, and so does this.
+    Proxies of the environment are not used: the load goes straight to the engine, and so does this. Redirects are not
+    followed: another engine's counters would be read.
 
     Args:
+        logins: user and password for the addresses that want them instead of the key.
         timeout_seconds: for the whole of each answer, connecting included.
 
     Raises:
@@ -44,9 +52,19 @@ def fetch(
     with requests.Session() as session:
         session.trust_env = False
         return [
-            _fetch_one(session, url, _Bearer(api_key), timeout_seconds)
+            _fetch_one(session, url, _authentication(logins.get(url), api_key), timeout_seconds)
             for url in ([urls] if isinstance(urls, str) else urls)
         ]
+
+
+def redirected(url: str, response: requests.Response) -> str:
+    """The line for an answer that leads elsewhere."""
+    target = presentable(str(response.headers.get("Location", "")))
+    return f"{_without_credentials(url)}: HTTP {response.status_code}, leads to {target}; name that address itself"
+
+
+def _authentication(login: tuple[str, str] | None, api_key: str | None) -> AuthBase:
+    return _Bearer(api_key) if login is None else HTTPBasicAuth(*(part.encode() for part in login))
 
 
 def _fetch_one(session: requests.Session, url: str, auth: AuthBase, timeout_seconds: float) -> str:
@@ -57,8 +75,16 @@ def _fetch_one(session: requests.Session, url: str, auth: AuthBase, timeout_seco
         # trust_env is off, so a private certificate authority has to be named here.
         verify: bool | str = os.environ.get("SSL_CERT_FILE") or True
         with session.get(
-            url, headers={"Accept": _ACCEPT}, auth=auth, timeout=timeout_seconds, verify=verify, stream=True
+            url,
+            headers={"Accept": _ACCEPT},
+            auth=auth,
+            timeout=timeout_seconds,
+            verify=verify,
+            stream=True,
+            allow_redirects=False,
         ) as response:
+            if response.is_redirect:
+                raise ServiceError(redirected(url, response))
             if response.status_code != requests.codes.ok:
                 raise ServiceError(
                     f"{where}: HTTP {response.status_code} instead of metrics; check service.metrics_url"
@@ -66,7 +92,9 @@ def _fetch_one(session: requests.Session, url: str, auth: AuthBase, timeout_seco
                 )
             kind = response.headers.get("Content-Type", "text/plain").partition(";")[0].strip().lower()
             if kind not in ("text/plain", "application/openmetrics-text", ""):
-                raise ServiceError(f"{where}: answers {kind}, not Prometheus text; check service.metrics_url")
+                raise ServiceError(
+                    f"{where}: answers {presentable(kind, 60)}, not Prometheus text; check service.metrics_url"
+                )
             for chunk in response.iter_content(_CHUNK):
                 body += chunk
                 if time.monotonic() > deadline:

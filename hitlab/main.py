@@ -2,7 +2,6 @@
 
 import logging
 import sys
-import traceback
 from typing import Annotated
 
 import typer
@@ -25,7 +24,7 @@ from hitlab.commands import (
 )
 from hitlab.secret_environment import load_secrets
 from hitlab.signals import end_on_sigterm, interruptible
-from hitlab.terminal import Terminal, print_error
+from hitlab.terminal import Terminal, print_error, print_traceback
 
 app = typer.Typer(
     name="hitlab",
@@ -84,7 +83,7 @@ def main(arguments: list[str] | None = None) -> None:
     except HitLabError as error:
         print_error(str(error))
         if debug:
-            traceback.print_exc()
+            print_traceback()
         sys.exit(error.exit_code)
     except typer.Exit as ending:
         sys.exit(ending.exit_code)
@@ -96,7 +95,7 @@ def main(arguments: list[str] | None = None) -> None:
             # Of files. Whoever writes artifacts names them (contract.documents); this is for stdout and the rest.
             print_error(str(unwritable(error.filename or "output", error)))
             if debug:
-                traceback.print_exc()
+                print_traceback()
             sys.exit(ExitCode.ARTIFACTS)
         usage_code = getattr(error, "exit_code", None)
         if usage_code is not None and hasattr(error, "format_message"):
@@ -107,6 +106,6 @@ def main(arguments: list[str] | None = None) -> None:
             sys.exit(usage_code)
         print_error(f"a fault in HitLab: {type(error).__name__}: {error} (--debug shows where)")
         if debug:
-            traceback.print_exc()
+            print_traceback()
         sys.exit(ExitCode.FAULT)
     sys.exit(code or 0)

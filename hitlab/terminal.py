@@ -1,8 +1,10 @@
 """What goes where: results to stdout; progress, warnings and errors to stderr."""
 
+import io
 import json
 import sys
 import time
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,25 +12,58 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table
 
+from contract.foreign_text import printable_json, visible
 from contract.progress import Progress as ProgressCallback
 from contract.progress import silent
+from contract.redaction import redacted
 
 REFRESH_SECONDS = 0.1
+TABLE_WIDTH = 200
+
+
+def shown(text: str) -> str:
+    """`text`, a few lines of ours with words of others in them, as a terminal may get it."""
+    return visible(redacted(text))
 
 
 def print_error(message: str) -> None:
     """One line per problem, each marked as an error."""
-    for line in message.splitlines() or [""]:
+    for line in shown(message).split("\n"):
         print(f"ERROR: {line}", file=sys.stderr)
 
 
 def print_warning(message: str) -> None:
-    print(f"WARNING: {message}", file=sys.stderr)
+    print(f"WARNING: {shown(' '.join(message.split()))}", file=sys.stderr)
+
+
+def print_note(message: str) -> None:
+    """A line about the result that is no warning."""
+    print(shown(message), file=sys.stderr)
+
+
+def print_traceback() -> None:
+    """Of the exception that is being handled: `--debug`."""
+    print(shown(traceback.format_exc()), end="", file=sys.stderr)
+
+
+def print_text(text: str) -> None:
+    """A result in words, on stdout."""
+    print(shown(text))
+
+
+def print_tables(*tables: Table) -> None:
+    """Results as tables, on stdout: wide enough that no cell is ever cut, whatever stdout is."""
+    text = io.StringIO()
+    console = Console(file=text, width=TABLE_WIDTH, markup=False, emoji=False)
+    for table in tables:
+        console.print(table)
+    print_text(text.getvalue().removesuffix("\n"))
 
 
 def print_json(document: Any, *, one_line: bool = False) -> None:
-    print(json.dumps(document, ensure_ascii=False, indent=None if one_line else 2))
+    print(printable_json(json.dumps(document, ensure_ascii=False, indent=None if one_line else 2)))
 
 
 @dataclass(frozen=True)
@@ -41,7 +76,7 @@ class Terminal:
     def say(self, text: str) -> None:
         """What a driver prints, as it comes; a bar that is being shown stays below it."""
         if not self.quiet:
-            sys.stderr.write(text)
+            sys.stderr.write(shown(text.removesuffix("\r")) + ("\r" if text.endswith("\r") else ""))
             sys.stderr.flush()
 
     @contextmanager
@@ -54,7 +89,7 @@ class Terminal:
             yield _Steps()
             return
         with Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=30),
             MofNCompleteColumn(),
             TimeRemainingColumn(elapsed_when_finished=True),
@@ -78,7 +113,7 @@ class _Bars:
         self._shown = now
         if label not in self._tasks:
             self._finish_open()
-            self._tasks[label] = self._bars.add_task(label, total=total)
+            self._tasks[label] = self._bars.add_task(shown(label), total=total)
         self._bars.update(self._tasks[label], completed=done, total=total)
 
     def _finish_open(self) -> None:
@@ -97,4 +132,4 @@ class _Steps:
     def __call__(self, label: str, done: int, total: int | None) -> None:  # noqa: ARG002 - the protocol's
         if label not in self._seen:
             self._seen.add(label)
-            print(f"{label}{'' if total is None else f' ({total})'} ...", file=sys.stderr, flush=True)
+            print(f"{shown(label)}{'' if total is None else f' ({total})'} ...", file=sys.stderr, flush=True)

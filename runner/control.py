@@ -4,11 +4,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import requests
+from requests.auth import HTTPBasicAuth
 
 from contract.errors import ServiceError
-from contract.redaction import Redactor
+from contract.foreign_text import presentable
+from contract.redaction import learn
 from contract.scrapes import join_scrapes
-from enginemetrics.scrape import fetch
+from enginemetrics.scrape import fetch, redirected
 from enginemetrics.snapshot import EngineSnapshot, read_snapshot
 from runner.engines.engine import Engine
 
@@ -17,7 +19,10 @@ RANK_HEADER = "X-data-parallel-rank"
 
 @dataclass(frozen=True)
 class Scrape:
-    """The metrics of all addresses at one moment, as one text (`contract.scrapes`), and what they say."""
+    """The metrics of all addresses at one moment, as one text (`contract.scrapes`), and what they say.
+
+    Nothing is redacted yet: `MeasurementRecord.keep_scrape` does that.
+    """
 
     text: str
     snapshot: EngineSnapshot
@@ -25,7 +30,7 @@ class Scrape:
 
 @dataclass(frozen=True)
 class Answer:
-    """An HTTP answer. `body` is the parsed JSON, or None when it is not JSON."""
+    """An HTTP answer as it came. `body` is the parsed JSON, or None when it is not JSON."""
 
     status: int
     body: Any
@@ -33,7 +38,8 @@ class Answer:
 
 
 class ControlClient:
-    """Talks to one engine. Proxies of the environment are not used; errors are ServiceErrors without secrets."""
+    """Talks to one engine. Proxies of the environment are not used, redirects not followed: they would lead to another
+    engine, and turn a POST into a GET."""
 
     def __init__(
         self,
@@ -42,15 +48,14 @@ class ControlClient:
         api_key: str,
         timeout_seconds: float,
         engine_label_map: dict[str, int],
-        redact: Redactor,
     ) -> None:
         self.engine = engine
         self._api_key = api_key
         self._timeout = timeout_seconds
         self._label_map = engine_label_map
-        self._redact = redact
         self._session = requests.Session()
         self._session.trust_env = False
+        learn(api_key)
         if api_key:
             self._session.headers["Authorization"] = f"Bearer {api_key}"
 
@@ -59,8 +64,12 @@ class ControlClient:
 
     def scrape(self) -> Scrape:
         """Fetch and read the metrics now."""
-        pages = fetch(self.engine.metrics_urls, api_key=self._api_key or None, timeout_seconds=self._timeout)
-        texts = [self._redact(page) for page in pages]
+        texts = fetch(
+            self.engine.metrics_urls,
+            api_key=self._api_key or None,
+            logins=self.engine.logins,
+            timeout_seconds=self._timeout,
+        )
         snapshot = read_snapshot(
             texts,
             model=self.engine.model,
@@ -79,9 +88,13 @@ class ControlClient:
         return self.call("GET", self.engine.base_url + path)
 
     def call(self, method: str, url: str, **options: Any) -> Answer:
-        """The answer, whatever its status. Raises ServiceError when there is none."""
+        """The answer, whatever its status. Raises ServiceError when there is none, or it leads elsewhere."""
+        login = self.engine.logins.get(url)
+        auth = None if login is None else HTTPBasicAuth(*(part.encode() for part in login))
         try:
-            response = self._session.request(method, url, timeout=self._timeout, **options)
+            response = self._session.request(
+                method, url, timeout=self._timeout, allow_redirects=False, auth=auth, **options
+            )
         except requests.Timeout as error:
             raise ServiceError(
                 f"{url}: no answer within {self._timeout:g} s; is the engine busy, or service.timeout_seconds too short?"
@@ -91,12 +104,14 @@ class ControlClient:
                 f"{url}: cannot be reached; start the engine or correct the address"
             ) from error
         except requests.RequestException as error:
-            raise ServiceError(f"{url}: {self._redact(' '.join(str(error).split()))}") from error
+            raise ServiceError(f"{url}: {presentable(str(error))}") from error
+        if response.is_redirect:
+            raise ServiceError(redirected(url, response))
         try:
-            body = self._redact.document(response.json())
+            body = response.json()
         except requests.JSONDecodeError:
             body = None
-        return Answer(response.status_code, body, self._redact(response.text))
+        return Answer(response.status_code, body, response.text)
 
 
 def refusal(answer: Answer) -> str:
@@ -105,4 +120,4 @@ def refusal(answer: Answer) -> str:
     if isinstance(answer.body, dict):
         error = answer.body.get("error", answer.body)
         text = str(error.get("message", error)) if isinstance(error, dict) else str(error)
-    return f"HTTP {answer.status}: {' '.join(text.split())[:300]}"
+    return f"HTTP {answer.status}: {presentable(text)}"

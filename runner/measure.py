@@ -11,7 +11,7 @@ from typing import Any
 from contract.artifact_check import check_artifacts
 from contract.command_log import command_log
 from contract.effective_config import effective_config
-from contract.errors import HitLabError, Interruption, ServiceError
+from contract.errors import ExitCode, Interruption, ServiceError
 from contract.events import utc_now
 from contract.measurement import EngineRecord, Finding, ImageRecord, Measurement
 from contract.progress import Progress, silent
@@ -36,8 +36,6 @@ from runner.settle import Settled, quiet_scrape, settled_scrape
 from runner.warmup import contamination, warm_up
 
 LOGGER = logging.getLogger("hitlab.runner")
-STOPPED = "stopped by the user"
-
 SCRAPE_ATTEMPTS = 3
 SCRAPE_PAUSE_SECONDS = 0.5
 
@@ -64,12 +62,14 @@ def measure(
     progress: Progress = silent,
     scenario_folder: Path | None = None,
     say: Callable[[str], None] = _to_stderr,
-) -> MeasurementDirectory:
-    """Measure once and leave everything in a new directory under `result/runs/`.
+    on_begin: Callable[[MeasurementDirectory], None] = lambda _directory: None,
+) -> ExitCode:
+    """Measure once and leave everything in a new directory under `result/runs/`, which `on_begin` is told.
 
-    Setting `stop`, or KeyboardInterrupt, ends the run early; what was measured is kept and StoppedRun is raised. A
-    HitLabError is recorded in measurement.json before it goes on to the caller. `scenario_folder` is where relative paths
-    of an AISBench template start (default: the current directory); `say` gets what AISBench prints, as it comes.
+    Returns how the measurement ended (`Measurement.ending`). Setting `stop`, or KeyboardInterrupt, ends the run early;
+    what was measured is kept and StoppedRun is raised. Any other error is recorded in measurement.json before it goes on
+    to the caller. `scenario_folder` is where relative paths of an AISBench template start (default: the current
+    directory); `say` gets what AISBench prints, as it comes.
     """
     manifest = prepared.manifest
     api_key = service_api_key(scenario.service.api_key)
@@ -80,6 +80,7 @@ def measure(
     ):
         check_artifacts(manifest, progress)
         directory = manifest.directory.new_measurement()
+        on_begin(directory)
         if engine.log_to is not None:
             engine.log_to(directory.engine_log)
         config = effective_config(scenario)
@@ -99,7 +100,6 @@ def measure(
             api_key=api_key,
             timeout_seconds=scenario.service.timeout_seconds,
             engine_label_map=scenario.service.engine_label_map,
-            redact=redact,
         )
         try:
             with (
@@ -111,25 +111,19 @@ def measure(
                 record.mention(unseen)
                 _run_phases(scenario, prepared, client, directory, record, api_key, stop, progress, aisbench)
         except (StoppedRun, KeyboardInterrupt) as error:
-            record.end_early("interrupted", STOPPED)
+            record.interrupt()
             raise StoppedRun(directory) from error
-        except ServiceError as error:
-            checks = {"preflight": list(error.checks)} if isinstance(error, PreflightError) else {}
-            if stop.is_set():
-                # A step that was cut short says nothing about the engine.
-                record.end_early("interrupted", STOPPED, **checks)
-                raise StoppedRun(directory) from error
-            record.end_early("failed", str(error), **checks)
-            raise
-        except HitLabError as error:
-            record.end_early("failed", str(error))
-            raise
         except BaseException as error:
-            record.end_early("failed", f"{type(error).__name__}: {error}")
+            checks = {"preflight": list(error.checks)} if isinstance(error, PreflightError) else {}
+            if stop.is_set() and isinstance(error, ServiceError):
+                # A step that was cut short says nothing about the engine.
+                record.interrupt(**checks)
+                raise StoppedRun(directory) from error
+            record.fail(error, **checks)
             raise
         finally:
             client.close()
-    return directory
+    return record.state.ending
 
 
 @contextmanager

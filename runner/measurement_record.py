@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from contract.documents import whole_file, write_document
-from contract.errors import ArtifactError
+from contract.errors import ArtifactError, ExitCode, HitLabError
 from contract.events import EventLog, utc_now
 from contract.measurement import Finding, Measurement, Phase, PhaseRecord
 from contract.redaction import Redactor
@@ -15,6 +15,7 @@ from contract.run_directory import MeasurementDirectory
 from runner.control import Scrape
 
 LOGGER = logging.getLogger("hitlab.runner")
+STOPPED = "stopped by the user"
 
 
 class MeasurementRecord:
@@ -34,7 +35,7 @@ class MeasurementRecord:
 
     def keep_scrape(self, path: Path, scrape: Scrape) -> None:
         with whole_file(path) as file:
-            file.write(self._redact(scrape.text).encode())
+            file.write(self._redact.exposition(scrape.text).encode())
 
     @contextmanager
     def phase(self, name: Phase) -> Iterator[None]:
@@ -66,7 +67,20 @@ class MeasurementRecord:
         finally:
             self.events.close()
 
-    def end_early(self, status: str, error: str, **fields: Any) -> None:
+    def interrupt(self, **fields: Any) -> None:
+        self._end_early("interrupted", STOPPED, **fields)
+
+    def fail(self, error: BaseException, **fields: Any) -> None:
+        """What a run did not survive: a HitLabError in its own words, anything else is a fault of ours."""
+        known = isinstance(error, HitLabError)
+        self._end_early(
+            "failed",
+            str(error) if known else f"{type(error).__name__}: {error}",
+            error_code=error.exit_code if isinstance(error, HitLabError) else ExitCode.FAULT,
+            **fields,
+        )
+
+    def _end_early(self, status: str, error: str, **fields: Any) -> None:
         """As `finish`, but for a run that ends by an exception: that one counts, whatever the disk says to this."""
         try:
             self.finish(status, error, **fields)

@@ -2,7 +2,7 @@
 
 from analyzer.analysis import Analysis
 from analyzer.bench.page import write_page
-from analyzer.bench.summary import exit_code, summarize_bench
+from analyzer.bench.summary import exit_code, failed_message, summarize_bench
 from contract.command_log import command_log
 from contract.documents import write_document
 from contract.errors import ArtifactError, ExitCode
@@ -22,6 +22,5 @@ def analyze_bench(manifest: Manifest, stamp: str) -> Analysis:
         write_page(document, directory)
         log.info("analysed %s: %s", stamp, document["status"])
     code = exit_code(document)
-    failed = document["results"]["failed_requests"]
-    message = f"{failed} requests failed: {document['errors']}" if code == ExitCode.REQUESTS_FAILED else None
+    message = failed_message(document) if code == ExitCode.REQUESTS_FAILED else None
     return Analysis(document, directory.analysis, code, message)

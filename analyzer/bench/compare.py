@@ -3,7 +3,7 @@
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -15,7 +15,15 @@ DRAWS = 4_000_000
 """Most pairs drawn in all: the mean of very many is sure with fewer resamples."""
 CONFIDENCE = 0.95
 SEED = 42
-SPEEDS = ("ttft_ms", "request_latency_ms", "decode_speed", "cached_tokens")
+Direction = Literal["less", "more"] | None
+QUALITY: dict[str, Direction] = {"f1": "more", "ttft": "less", "num_output_tokens": None}
+SPEEDS: dict[str, Direction] = {
+    "ttft_ms": "less",
+    "request_latency_ms": "less",
+    "tpot_ms": "less",
+    "cached_tokens": None,
+}
+"""Metric -> what is better; None: neither is, by itself. Times, not rates: the mean of rates is no speed."""
 TEXT_SHOWN = 60
 SHA256_DIGITS = 64
 
@@ -36,7 +44,7 @@ def compare_files(first: Path, second: Path) -> Document:
     reasons = _differences(one, other)
     if reasons:
         raise ArtifactError(f"{first} and {second} cannot be compared: {'; '.join(reasons)}")
-    metrics = ("f1", "ttft", "num_output_tokens") if one["kind"] == "quality" else SPEEDS
+    metrics = QUALITY if one["kind"] == "quality" else SPEEDS
     pairs = [(one["rows"][name], other["rows"][name]) for name in one["rows"] if name in other["rows"]]
     document: Document = {
         "kind": one["kind"],
@@ -47,7 +55,7 @@ def compare_files(first: Path, second: Path) -> Document:
         "paired": len(pairs),
         "only_in_first": len(one["rows"].keys() - other["rows"].keys()),
         "only_in_second": len(other["rows"].keys() - one["rows"].keys()),
-        "metrics": {name: _paired(name, pairs) for name in metrics},
+        "metrics": {name: _paired(name, better, pairs) for name, better in metrics.items()},
     }
     if one["kind"] == "quality":
         document["parse_rate"] = [_parse_rate(side) for side in (one, other)]
@@ -97,8 +105,11 @@ def _named(name: str, first: Any, second: Any) -> str:
     return f"{name} {first!r} and {second!r}"
 
 
-def _paired(name: str, pairs: Sequence[tuple[Document, Document]]) -> Document | None:
-    """Means and the mean difference over the pairs in which both sides have the number; None without any."""
+def _paired(name: str, better: Direction, pairs: Sequence[tuple[Document, Document]]) -> Document | None:
+    """Means and the mean difference over the pairs in which both sides have the number; None without any.
+
+    Counts the pairs in which the second is better, worse and equal; higher, lower and equal where neither is better.
+    """
     both = [
         (float(a[name]), float(b[name]))
         for a, b in pairs
@@ -116,9 +127,20 @@ def _paired(name: str, pairs: Sequence[tuple[Document, Document]]) -> Document |
         "mean_difference": float(differences.mean()),
         "interval": [low, high],
         "confidence": CONFIDENCE,
-        "better": int((differences > 0).sum()),
-        "worse": int((differences < 0).sum()),
-        "equal": int((differences == 0).sum()),
+        "better_is": better,
+        **_counted(differences, better),
+    }
+
+
+def _counted(differences: "np.ndarray[Any, np.dtype[np.float64]]", better: Direction) -> dict[str, int]:
+    higher, lower = int((differences > 0).sum()), int((differences < 0).sum())
+    equal = len(differences) - higher - lower
+    if better is None:
+        return {"higher": higher, "lower": lower, "equal": equal}
+    return {
+        "better": higher if better == "more" else lower,
+        "worse": lower if better == "more" else higher,
+        "equal": equal,
     }
 
 
@@ -166,7 +188,7 @@ def comparison_text(comparison: Document) -> str:
             f"{comparison['paired']} paired, {comparison['only_in_first']} and {comparison['only_in_second']} unpaired"
         ),
         "",
-        f"{'':<20}{'n':>6}{'first':>12}{'second':>12}{'difference':>12}  {CONFIDENCE:.0%} interval",
+        f"{'':<20}{'n':>6}{'first':>12}{'second':>12}{'difference':>12}  {CONFIDENCE:.0%} interval, pairs",
     ]
     for name, found in comparison["metrics"].items():
         if found is None:
@@ -175,7 +197,7 @@ def comparison_text(comparison: Document) -> str:
         low, high = found["interval"]
         lines.append(
             f"{name:<20}{found['n']:>6}{found['first_mean']:>12.4f}{found['second_mean']:>12.4f}"
-            f"{found['mean_difference']:>+12.4f}  {low:+.4f} to {high:+.4f}"
+            f"{found['mean_difference']:>+12.4f}  {low:+.4f} to {high:+.4f}, {_shown_counts(found)}"
         )
     if "changed_answers" in comparison:
         rates = ["-" if rate is None else f"{rate:.2%}" for rate in comparison["parse_rate"]]
@@ -190,6 +212,11 @@ def comparison_text(comparison: Document) -> str:
                 f"(F1 {_score(change['first_f1'])} -> {_score(change['second_f1'])})"
             )
     return "\n".join(lines)
+
+
+def _shown_counts(found: Document) -> str:
+    words = ("higher", "lower") if found["better_is"] is None else ("better", "worse")
+    return ", ".join(f"{found[word]} {word}" for word in (*words, "equal"))
 
 
 def _short(text: str | None) -> str:

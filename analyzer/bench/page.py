@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from analyzer.bench.summary import read_bench, read_requests
+from analyzer.bench.summary import no_decode, read_bench, read_requests
 from analyzer.html_report import charts, page, series
 from analyzer.html_report.drawing import Chart
 from analyzer.html_report.histogram import histogram
@@ -16,10 +16,12 @@ from analyzer.html_report.report import FOLDER, drawn, environment, policy
 from analyzer.html_report.text import grouped, milliseconds, seconds
 from analyzer.performance import summarize
 from contract.documents import whole_file
+from contract.foreign_text import visible
 from contract.run_directory import MeasurementDirectory
 from contract.warnings import WARNING_TEXTS, warning_message
 
 ROWS_SHOWN = 200
+_NO_DECODE_TIMES = "no answer has tokens that arrived one after another"
 LATENCIES = {"TTFT": "ttft_ms", "TPOT": "tpot_ms", "ITL": "itl_ms", "E2EL": "request_latency_ms"}
 Summary = Mapping[str, Any]
 
@@ -34,7 +36,7 @@ def render_bench(summary: Summary, directory: MeasurementDirectory) -> str:
     style = (FOLDER / "report.css").read_text(encoding="utf-8")
     engine = summary["engine"] or {}
     version = f" {engine['version']}" if engine.get("version") else ""
-    return (
+    return visible(
         environment()
         .get_template("bench.html.j2")
         .render(
@@ -97,7 +99,7 @@ def _result_table(summary: Summary) -> Table:
         "output tokens": results["total_output_tokens"],
         "input tokens per second": results["input_throughput"],
         "output tokens per second": results["output_throughput"],
-        "decode speed, tokens per second (mean)": results["mean_decode_speed"],
+        "decode speed, tokens per second (tokens over time)": results["mean_decode_speed"],
         "decode speed, slow tail (P99)": results["p99_decode_speed"],
         "requests per second asked for": load.get("requested_rate"),
         "requests per second reached": load.get("reached_rate"),
@@ -147,13 +149,20 @@ def _latency_table(summary: Summary) -> Table:
     for title, name in LATENCIES.items():
         found = summary["distributions"][name]
         if found is None:
-            rows.append([Cell(title), Cell(None, "no answer has one"), *[Cell(None, "")] * 6])
+            rows.append([Cell(title), Cell(None, _why_none(name)), *[Cell(None, "")] * 6])
             continue
         values = [found[key] for key in ("mean", "min", "p50", "p90", "p99", "max")]
         rows.append(
             [Cell(title), Cell(grouped(found["n"])), *(Cell(milliseconds(value)) for value in values)]
         )
-    return Table("Answered requests", ("", "values", "mean", "least", "p50", "p90", "p99", "most"), rows)
+    head = ("", "values", "mean", "least", "p50", "p90", "p99", "most")
+    without = ", ".join(f"{reason}: {count}" for reason, count in summary["without_decode"].items())
+    note = f"Answers without TPOT, ITL and decode speed: {without}." if without else None
+    return Table("Answered requests", head, rows, note)
+
+
+def _why_none(name: str) -> str:
+    return _NO_DECODE_TIMES if name in ("tpot_ms", "itl_ms") else "no answer has one"
 
 
 def _phase_table(summary: Summary) -> Table:
@@ -229,11 +238,11 @@ def _facts(summary: Summary) -> list[tuple[str, Cell]]:
 
 def _latency_charts(directory: MeasurementDirectory) -> list[Chart | None]:
     rows = [row for row in read_requests(directory) if row["error_kind"] is None]
-    several = [row for row in rows if (row["completion_tokens"] or 0) > 1 and row["ttft_s"] is not None]
+    several = [row for row in rows if no_decode(row) is None]
     columns: dict[str, Sequence[float]] = {
         "TTFT": [row["ttft_s"] for row in rows if row["ttft_s"] is not None],
         "TPOT": [(row["e2el_s"] - row["ttft_s"]) / (row["completion_tokens"] - 1) for row in several],
-        "ITL": list(chain.from_iterable(row["itl_s"] for row in rows)),
+        "ITL": list(chain.from_iterable(row["itl_s"] for row in several)),
         "E2EL": [row["e2el_s"] for row in rows],
     }
     found: list[Chart | None] = []

@@ -1,13 +1,14 @@
 """The summary of a bench from what it left in its run directory: `analysis.json` and `bench_summary.json`.
 
 Times are of requests that were answered. TTFT: first chunk with a choice minus start. ITL: gaps between chunks. TPOT:
-(E2EL - TTFT) / (output tokens - 1), and decode speed is its inverse; answers of one token have neither. Percentiles
-interpolate linearly at (n - 1) * p; those of decode speed count from the fastest, so that P99 is what 99 % of answers
-reach: the slow tail.
+(E2EL - TTFT) / (output tokens - 1), and decode speed is its inverse. Answers of one token have none of these, nor have
+answers whose tokens arrived at once (`contract.records.why_no_decode`). The mean decode speed is the tokens of all
+answers over their time. Percentiles interpolate linearly at (n - 1) * p; those of decode speed count from the fastest,
+so that P99 is what 99 % of answers reach: the slow tail.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from contract.documents import read_document
 from contract.errors import ArtifactError, ExitCode
 from contract.files import read_file, regular
 from contract.manifest import Manifest
-from contract.records import REQUEST_SCHEMA
+from contract.records import REQUEST_SCHEMA, NoDecode, why_no_decode
 from contract.run_directory import MeasurementDirectory
 from contract.streams import read_stream
 
@@ -76,7 +77,7 @@ def summarize_bench(manifest: Manifest, directory: MeasurementDirectory) -> Row:
     rows = read_requests(directory)
     answered = [row for row in rows if row["error_kind"] is None]
     seconds = _seconds(measurement, rows)
-    distributions = _distributions(answered)
+    found = distributions(answered)
     warnings = [finding.model_dump(mode="json", exclude_none=True) for finding in measurement.findings]
     aborted = sum(row["error_kind"] == "aborted" for row in rows)
     failed = len(rows) - len(answered)
@@ -84,6 +85,9 @@ def summarize_bench(manifest: Manifest, directory: MeasurementDirectory) -> Row:
         warnings.append(
             {"code": "REQUESTS_FAILED", "message": f"{failed - aborted} of {len(rows)} requests failed"}
         )
+    without = Counter(reason for row in answered if (reason := no_decode(row)))
+    if untimed := _untimed(without, len(answered)):
+        warnings.append({"code": "TOKENS_UNTIMED", "message": untimed})
     status = measurement.status
     if status == "running":
         status = "interrupted"  # its process is gone
@@ -100,8 +104,9 @@ def summarize_bench(manifest: Manifest, directory: MeasurementDirectory) -> Row:
         "config": _config(document),
         "parameters": document["settings"],
         "facts": document["facts"],
-        "results": _results(rows, answered, seconds, distributions),
-        "distributions": distributions,
+        "results": _results(rows, answered, seconds, found),
+        "without_decode": dict(without),
+        "distributions": found,
         "load": _load(measurement),
         "errors": dict(sorted(Counter(row["error_kind"] for row in rows if row["error_kind"]).items())),
         "phases": [phase.model_dump(mode="json") for phase in measurement.bench.phases],
@@ -121,13 +126,35 @@ def summarize_bench(manifest: Manifest, directory: MeasurementDirectory) -> Row:
     }
 
 
+def _untimed(without: Mapping[NoDecode, int], answered: int) -> str | None:
+    """What to say when no answer of several tokens has times for them; single ones are only counted."""
+    at_once, silent = without.get("one read", 0), without.get("no chunk", 0)
+    if not at_once + silent or sum(without.values()) < answered:
+        return None
+    parts = [
+        f"{count} of {answered} answers {what}"
+        for count, what in ((at_once, "arrived in one read"), (silent, "carry token counts and no text"))
+        if count
+    ]
+    return f"{' and '.join(parts)}, so ITL and decode speed cannot be measured"
+
+
 def exit_code(summary: Row) -> ExitCode:
-    """0: every request was answered."""
+    """0: every request was answered, those of the warm phases included."""
     if summary["status"] == "interrupted":
         return ExitCode.INTERRUPTED
     if summary["status"] == "failed":
         return ExitCode.SERVICE
-    return ExitCode.REQUESTS_FAILED if summary["results"]["failed_requests"] else ExitCode.DONE
+    failed = summary["results"]["failed_requests"] or any(phase["failed"] for phase in summary["phases"])
+    return ExitCode.REQUESTS_FAILED if failed else ExitCode.DONE
+
+
+def failed_message(summary: Row) -> str:
+    """Which requests failed, by phase; the kinds of error are those of the measured phase."""
+    failed = [(phase["name"], phase["failed"]) for phase in summary["phases"] if phase["failed"]]
+    by_phase = ", ".join(f"{count} in {name}" for name, count in failed)
+    kinds = ", ".join(f"{count} x {kind}" for kind, count in summary["errors"].items())
+    return f"{sum(count for _, count in failed)} requests failed ({by_phase}){kinds and ': '}{kinds}"
 
 
 def _config(document: Row) -> Row:
@@ -157,24 +184,31 @@ def _seconds(measurement: BenchMeasurement, rows: Sequence[Row]) -> float | None
     return max(ends) - min(row["started_ns"] / 1e9 for row in rows) if rows else None
 
 
+def no_decode(row: Row) -> NoDecode | None:
+    """Why a recorded answer has no decode time; None: it has."""
+    return why_no_decode(row["ttft_s"], row["completion_tokens"], row["itl_s"])
+
+
 def _tpot(row: Row) -> float | None:
-    tokens = row["completion_tokens"] or 0
-    if tokens < 2 or row["ttft_s"] is None or row["e2el_s"] is None:
+    if no_decode(row) is not None or row["e2el_s"] is None or row["completion_tokens"] is None:
         return None
-    return float((row["e2el_s"] - row["ttft_s"]) / (tokens - 1))
+    return float((row["e2el_s"] - row["ttft_s"]) / (row["completion_tokens"] - 1))
 
 
-def _distributions(answered: Sequence[Row]) -> Row:
-    def times(values: Sequence[float | None]) -> list[float]:
+def distributions(answered: Sequence[Row]) -> Row:
+    """Name -> `distribution` of answered requests."""
+
+    def times(values: Iterable[float | None]) -> list[float]:
         return [value * 1e3 for value in values if value is not None]
 
     tpot = [_tpot(row) for row in answered]
+    several = [row for row in answered if no_decode(row) is None]
     return {
-        "ttft_ms": distribution(times([row["ttft_s"] for row in answered])),
-        "itl_ms": distribution(times([gap for row in answered for gap in row["itl_s"]])),
+        "ttft_ms": distribution(times(row["ttft_s"] for row in answered)),
+        "itl_ms": distribution(times(gap for row in several for gap in row["itl_s"])),
         "tpot_ms": distribution(times(tpot)),
-        "request_latency_ms": distribution(times([row["e2el_s"] for row in answered])),
-        "decode_speed": distribution([1 / value for value in tpot if value], slow_is_low=True),
+        "request_latency_ms": distribution(times(row["e2el_s"] for row in answered)),
+        "decode_speed": _decode_speed(several, [1 / value for value in tpot if value]),
         "input_tokens": distribution(
             [row["prompt_tokens"] for row in answered if row["prompt_tokens"] is not None]
         ),
@@ -182,6 +216,15 @@ def _distributions(answered: Sequence[Row]) -> Row:
             [row["completion_tokens"] for row in answered if row["completion_tokens"] is not None]
         ),
     }
+
+
+def _decode_speed(several: Sequence[Row], speeds: Sequence[float]) -> Row | None:
+    """Of single answers, but for the mean: all tokens after the first ones over all their time."""
+    found = distribution(speeds, slow_is_low=True)
+    if found is None:
+        return None
+    tokens = sum(row["completion_tokens"] - 1 for row in several)
+    return found | {"mean": tokens / sum(row["e2el_s"] - row["ttft_s"] for row in several)}
 
 
 def _results(rows: Sequence[Row], answered: Sequence[Row], seconds: float | None, distributions: Row) -> Row:
@@ -251,6 +294,7 @@ def _per_request(rows: Sequence[Row], directory: MeasurementDirectory) -> list[R
                 "error_kind": row["error_kind"],
                 "ttft_ms": None if row["ttft_s"] is None else row["ttft_s"] * 1e3,
                 "request_latency_ms": None if row["e2el_s"] is None else row["e2el_s"] * 1e3,
+                "tpot_ms": None if tpot is None else tpot * 1e3,
                 "decode_speed": 1 / tpot if tpot else None,
                 "prompt_tokens": row["prompt_tokens"],
                 "planned_prompt_tokens": plan.get("prompt_tokens"),

@@ -3,9 +3,17 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from contract.records import NoDecode
+
 WIDTH = 56
 LABEL = 34
 NOT_MEASURED = "not measured"
+
+NO_DECODE: Mapping[NoDecode, str] = {
+    "one token": "One token alone (no speed)",
+    "one read": "Arrived in one read (no speed)",
+    "no chunk": "Counts without text (no speed)",
+}
 
 Line = tuple[str, Any]
 
@@ -43,8 +51,9 @@ def summary_text(summary: Mapping[str, Any]) -> str:
         (
             "Decoding Speed",
             [
-                ("Mean decode (tok/s)", _or_reason(results["mean_decode_speed"], results)),
-                ("P99 decode (tok/s)", _or_reason(results["p99_decode_speed"], results)),
+                ("Mean decode (tok/s)", _or_unmeasured(results["mean_decode_speed"])),
+                ("P99 decode (tok/s)", _or_unmeasured(results["p99_decode_speed"])),
+                *_decoded(summary),
             ],
         ),
         ("Inter-token Latency", _times("ITL (ms)", results, "itl_ms")),
@@ -72,19 +81,27 @@ def _line(label: str, value: Any) -> str:
 
 
 def _times(what: str, results: Mapping[str, Any], name: str) -> list[Line]:
-    """Nothing where nothing was measured."""
+    """Nothing where nothing was answered, but for TTFT."""
     if results[f"mean_{name}"] is None:
-        return [(f"Mean {what}", NOT_MEASURED)] if name == "ttft_ms" else []
+        said = name == "ttft_ms" or results["successful_requests"]
+        return [(f"Mean {what}", NOT_MEASURED)] if said else []
     return [(f"Mean {what}", results[f"mean_{name}"])] + [
         (f"P{p} {what}", results[f"p{p}_{name}"]) for p in (50, 90, 99)
     ]
 
 
-def _or_reason(value: float | None, results: Mapping[str, Any]) -> float | str:
-    """Of answers with one token there is no speed: the first token's time is TTFT."""
-    if value is not None:
-        return value
-    return "one token per answer" if results["successful_requests"] else NOT_MEASURED
+def _or_unmeasured(value: float | None) -> float | str:
+    return NOT_MEASURED if value is None else value
+
+
+def _decoded(summary: Mapping[str, Any]) -> Iterable[Line]:
+    """Answers that decode speed and ITL are of, and why the others have none."""
+    speeds, without = summary["distributions"]["decode_speed"], summary["without_decode"]
+    if speeds is not None:
+        yield "Answers with speed and ITL", speeds["n"]
+    for reason, title in NO_DECODE.items():
+        if without.get(reason):
+            yield title, without[reason]
 
 
 def _load(load: Mapping[str, Any] | None) -> Iterable[Line]:

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from analyzer.html_report.text import grouped, milliseconds, percent, seconds
-from analyzer.performance import METRICS, Performance, common_metrics
+from analyzer.performance import METRICS, Performance, common_metrics, untimed_note
 from analyzer.table import result_rows
 from contract.manifest import Manifest
 from contract.measurement import Measurement
@@ -328,6 +328,9 @@ def latency_table(performance: Performance | None, no_requests: str | None) -> T
         "Requests that were answered",
         ("", "values", "mean", "least", "p50", "p75", "p90", "p99", "most"),
         rows,
+        untimed_note(performance.untimed)
+        if performance and performance.untimed and performance.summaries["TPOT"]
+        else None,
     )
 
 

@@ -12,6 +12,7 @@ from markupsafe import Markup
 from analyzer.html_report import charts, page, series, text
 from analyzer.html_report.drawing import Chart, draw
 from analyzer.html_report.histogram import histogram
+from analyzer.ledger_states import ledger_line
 from analyzer.measurements import read_measurement
 from analyzer.multimodal import page as image_page
 from analyzer.multimodal.requests import requests_of
@@ -19,6 +20,7 @@ from analyzer.performance import Performance, measure_performance
 from analyzer.request_table import RequestTable
 from contract.documents import read_document, whole_file
 from contract.errors import ArtifactError
+from contract.foreign_text import visible
 from contract.manifest import Manifest
 from contract.measurement import Measurement
 from contract.run_directory import MeasurementDirectory
@@ -66,6 +68,7 @@ def render(manifest: Manifest, directory: MeasurementDirectory, requests: Reques
         "verdict": image_page.verdict(analysis) if images else page.verdict(analysis),
         "result_table": page.result_table(analysis),
         "ledger_table": image_page.ledger_table(analysis) if images else page.ledger_table(analysis),
+        "ledger_line": ledger_line(analysis["validation"]["ledgers"]),
         "caveats": analysis["prediction"].get("caveats", []),
         "warnings": image_page.shown_warnings(analysis) if images else page.shown_warnings(analysis),
         "no_requests": no_requests,
@@ -88,7 +91,7 @@ def render(manifest: Manifest, directory: MeasurementDirectory, requests: Reques
         "facts": (image_page if images else page).facts(analysis, manifest, measurement, directory.stamp),
         "steps": page.steps(manifest, measurement, directory),
     }
-    return environment().get_template("report.html.j2").render(context)
+    return visible(environment().get_template("report.html.j2").render(context))
 
 
 def environment() -> Environment:

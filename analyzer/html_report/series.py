@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from analyzer.html_report.thinning import Flags, Floats, Integers
+from analyzer.performance import token_gaps
 from analyzer.request_table import UNKNOWN, RequestTable, record_batches
 from contract.files import regular
 from contract.run_directory import MeasurementDirectory
@@ -71,23 +72,17 @@ def first_tokens(requests: RequestTable) -> FirstTokens:
 def latencies(requests: RequestTable, directory: MeasurementDirectory, name: Latency) -> Iterator[Floats]:
     """The values behind a row of `analyzer.performance`, in ms and in pieces; those that are not known are left out."""
     attempts = requests.attempts
-    if name == "ITL":
-        yield from _gaps_between_chunks(directory)
-        return
     chosen = requests.last[requests.answered]
+    if name in ("TPOT", "ITL"):
+        for timed, gaps in token_gaps(directory, chosen[attempts.completion_tokens[chosen] > 1]):
+            if name == "ITL":
+                yield gaps.astype(np.float64)
+            else:
+                after_first = attempts.e2el_s[timed] - attempts.ttft_s[timed]
+                yield after_first / (attempts.completion_tokens[timed] - 1) * 1e3
+        return
     values = attempts.ttft_s[chosen] if name == "TTFT" else attempts.e2el_s[chosen]
-    if name == "TPOT":
-        several = attempts.completion_tokens[chosen] > 1
-        chosen = chosen[several]
-        values = (values[several] - attempts.ttft_s[chosen]) / (attempts.completion_tokens[chosen] - 1)
     yield values[np.isfinite(values)] * 1e3
-
-
-def _gaps_between_chunks(directory: MeasurementDirectory) -> Iterator[Floats]:
-    """Of the attempts that were answered, batch by batch. No request is answered twice."""
-    for batch in record_batches(directory, ["itl_s", "error_kind"]):
-        answered = batch.filter(batch.column("error_kind").is_null())
-        yield answered.column("itl_s").flatten().to_numpy(zero_copy_only=False).astype(np.float64) * 1e3
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,11 @@ from analyzer.analyze import (
     equal,
     ledgers_document,
     ledgers_of_scrapes,
+    run_findings,
     runtime_document,
 )
 from analyzer.kv_usage import kv_polling
+from analyzer.ledger_states import incomplete_ledgers, ledger_states
 from analyzer.ledgers import NAMES, Ledger, answers_ledger, unknown_ledger
 from analyzer.multimodal.expected import (
     Expected,
@@ -89,9 +91,10 @@ def image_analysis(
         else dict.fromkeys(differences(0.0, None))
     )
     document["agreement"] = _agreement(document["expected"], ledgers)
-    document["warnings"] += [
-        {"code": finding.code, "message": finding.message} for finding in measurement.findings
-    ]
+    document["validation"]["ledgers"] = ledger_states(
+        ledgers, document["expected"]["hit_tokens"], document["expected"]["input_tokens"]
+    )
+    document["warnings"] += run_findings(measurement)
     document["warnings"] += _warnings(
         document, scrapes, Validation.model_validate(measurement.validation), expected, requests
     )
@@ -197,6 +200,7 @@ def _warnings(
     actual, agreement = document["actual"], document["agreement"]
     if actual["reason"] is not None:
         found.append({"code": "NOT_MEASURABLE", "message": actual["reason"]})
+    found += incomplete_ledgers(document["validation"]["ledgers"])
     causes = [item["cause"] for item in document["ledgers"]["differences"] if item["quantity"] == "hits"]
     if actual["requests"]["differing_requests"]:
         cause = (

@@ -19,6 +19,7 @@ from analyzer.watch.availability import GrafanaRefusedError, GrafanaUnavailableE
 from analyzer.watch.reconcile import changes
 from contract.errors import ScenarioError
 from contract.files import read_text
+from contract.foreign_text import presentable
 
 LOGGER = logging.getLogger("hitlab.watch")
 
@@ -196,7 +197,7 @@ class _Connection:
         except GrafanaTimeoutError as error:
             raise GrafanaUnavailableError("Grafana did not answer in time", uncertain=writes) from error
         except GrafanaException as error:
-            message = f"Grafana: {' '.join(str(error.message).split())[:200]}"
+            message = f"Grafana: {presentable(str(error.message), 200)}"
             if error.status_code == 401:
                 raise _UnauthorizedError(message) from error
             if error.status_code in (400, 413, 422):

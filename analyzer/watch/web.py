@@ -20,6 +20,7 @@ from typing import Any, BinaryIO
 from urllib.parse import quote, unquote, urlsplit
 
 from contract.errors import ServiceError
+from contract.foreign_text import presentable
 
 LOGGER = logging.getLogger("hitlab.watch")
 
@@ -183,7 +184,9 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _index_page(reports: Sequence[tuple[str, str]]) -> bytes:
-    rows = "".join(f'<li><a href="{escape(path)}">{escape(text)}</a></li>' for path, text in reports)
+    rows = "".join(
+        f'<li><a href="{escape(path)}">{escape(presentable(text))}</a></li>' for path, text in reports
+    )
     return (
         "<!doctype html><html lang=en><meta charset=utf-8><title>HitLab reports</title>"
         "<style>:root{color-scheme:light dark}body{font:16px/1.6 system-ui,sans-serif;margin:2rem auto;"

@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
+from contract.redaction import api_key_problem
+
 LARGEST_LENGTH = 2**31 - 1
 LARGEST_NUMBER = 1e15
 """Above what anybody means, and small enough that sums and products of numbers stay finite."""
@@ -157,6 +159,14 @@ class PrefixCache(Section):
     order: Order = Order()
 
 
+def _api_key(value: str) -> str:
+    """Without white space around it; what a header cannot carry is refused, and not shown."""
+    problem = api_key_problem(value.strip())
+    if problem:
+        raise PydanticCustomError("api_key", problem)
+    return value.strip()
+
+
 class Service(Section):
     inference_url: NonEmptyText = "http://127.0.0.1:8000/v1/completions"
     metrics_url: NonEmptyText = "http://127.0.0.1:8000/metrics"
@@ -173,7 +183,9 @@ class Service(Section):
     assume_empty_cache: bool = Field(False, description="Go on, with a warning, without a reset.")
     engine_label_map: dict[str, NonNegativeInt] = Field({}, description="Prometheus engine label to rank.")
     timeout_seconds: Seconds = 30
-    api_key: str = Field("", description="Bearer token; never written. OPENAI_API_KEY is used when empty.")
+    api_key: Annotated[str, AfterValidator(_api_key)] = Field(
+        "", description="Bearer token; never written. OPENAI_API_KEY is used when empty."
+    )
     poll_interval_seconds: Annotated[float, Field(ge=0, le=LONGEST_SECONDS)] = Field(
         5.0, description="KV usage sampling in the formal phase; 0 = off."
     )

@@ -10,7 +10,8 @@ from pydantic_core import ErrorDetails
 
 from contract.errors import ScenarioError
 from contract.foreign import shown
-from contract.redaction import MASK
+from contract.foreign_text import visible
+from contract.redaction import MASK, redacted
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ SHOWN = 60
 
 def show(value: Any) -> str:
     """A value found in a file, short enough for one line."""
-    text = _shown(value)
+    text = visible(redacted(_shown(value)))
     return text if len(text) <= SHOWN else text[: SHOWN - 3] + "..."
 
 
@@ -62,8 +63,6 @@ def _shown(value: Any) -> str:
         return value.text[:SHOWN] + "..."
     if isinstance(value, int):
         return shown(value)
-    if isinstance(value, str | bytes):
-        return repr(value[:SHOWN])[:-1] + "..." if len(value) > SHOWN else repr(value)
     return repr(value)
 
 

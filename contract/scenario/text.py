@@ -11,6 +11,7 @@ import yaml
 
 from contract.errors import ScenarioError
 from contract.files import MIB
+from contract.foreign_text import presentable
 from contract.scenario.problems import UnreadNumber
 
 LONGEST_NUMBER = 400
@@ -102,7 +103,7 @@ def parse_yaml(text: str, source: str) -> Any:
         place = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
         raise ScenarioError(f"{source}{place}: not YAML ({error.problem})") from error
     except (yaml.YAMLError, RecursionError, ArithmeticError, ValueError) as error:
-        raise ScenarioError(f"{source}: not YAML ({' '.join(str(error).split())})") from error
+        raise ScenarioError(f"{source}: not YAML ({presentable(str(error))})") from error
     finally:
         loader.dispose()
 

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 
 from contract.errors import ScenarioError
 from contract.files import regular
+from contract.foreign_text import presentable
 
 PREFERENCE = (
     "/agriculture/test-",
@@ -90,7 +91,7 @@ def stored_images(file: Path) -> Iterator[StoredImage]:
                 first += batch.num_rows
     except (pa.ArrowException, OSError) as error:
         raise ScenarioError(
-            f"multimodal.mmmu_parquet_dir: {file} cannot be read as Parquet ({' '.join(str(error).split())[:200]}); "
+            f"multimodal.mmmu_parquet_dir: {file} cannot be read as Parquet ({presentable(str(error), 200)}); "
             "download it again, or take it out of the folder"
         ) from error
 

@@ -10,8 +10,8 @@ from contract.errors import ScenarioError
 from contract.manifest import Manifest
 from contract.run_directory import MeasurementDirectory
 from hitlab.arguments import ManifestPath
-from hitlab.commands.run import show_result
-from hitlab.terminal import Terminal, print_json, print_warning
+from hitlab.commands.run import print_ledgers, show_result
+from hitlab.terminal import Terminal, print_json, print_text, print_warning
 
 
 def command(
@@ -57,6 +57,7 @@ def command(
                 "analyze needs either --measurement STAMP, or both --baseline FILE and --after FILE"
             )
     print_json(analysis.document)
+    print_ledgers(analysis.document)
     if analysis.message:
         print_warning(analysis.message)
     return int(analysis.exit_code)
@@ -70,7 +71,7 @@ def _analyze_bench(manifest: Manifest, measurement: str | None, *, table: bool) 
         raise ScenarioError("analyze of a bench needs --measurement STAMP, a directory under result/runs")
     analysis = analyze_measurement(manifest, measurement)
     if table:
-        print(summary_text(analysis.document))
+        print_text(summary_text(analysis.document))
     else:
         print_json(analysis.document)
     if analysis.message:

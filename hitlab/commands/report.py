@@ -4,13 +4,9 @@ import sys
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from hitlab.arguments import ManifestPath
-from hitlab.terminal import print_json
-
-TABLE_WIDTH = 200
-"""Wide enough that no cell is ever cut."""
+from hitlab.terminal import print_json, print_tables, print_text
 
 
 def command(
@@ -30,11 +26,9 @@ def command(
     if json or not sys.stdout.isatty():
         print_json(report)
         return 0
-    print(report_title(report))
-    console = Console(file=sys.stdout, width=TABLE_WIDTH)
-    for table in report_tables(report):
-        console.print(table)
+    print_text(report_title(report))
+    print_tables(*report_tables(report))
     for note in report_notes(report):
-        print(note)
-    print(f"Written to: {report['csv']} and {report['json']}")
+        print_text(note)
+    print_text(f"Written to: {report['csv']} and {report['json']}")
     return 0

@@ -1,7 +1,6 @@
 """Measure an engine with prepared data and analyse the result."""
 
 import re
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -9,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from contract.errors import ExitCode, ScenarioError
 from contract.progress import Progress
@@ -20,14 +18,12 @@ from contract.scenario.rules import Mode
 from contract.warnings import warning_message
 from hitlab.arguments import ScenarioPath
 from hitlab.signals import stop_on_signals
-from hitlab.terminal import Terminal, print_error, print_warning
+from hitlab.terminal import Terminal, print_error, print_note, print_tables, print_text, print_warning
 
 if TYPE_CHECKING:
     from runner.engines.engine import Engine
 
 CHAT_ROUTE = "/v1/chat/completions"
-TABLE_WIDTH = 200
-"""Wide enough that no cell of the result is ever cut, whatever stdout is."""
 
 
 def command(
@@ -76,7 +72,11 @@ def command(
         ),
     ] = None,
     measure_only: Annotated[
-        bool, typer.Option("--measure-only", help="Measure, but leave the analysis to `hitlab analyze`.")
+        bool,
+        typer.Option(
+            "--measure-only",
+            help="Measure, print the measurement's path, and leave the analysis to `hitlab analyze`.",
+        ),
     ] = False,
 ) -> int:
     from runner.measure import measure
@@ -98,25 +98,31 @@ def command(
             f"Both kinds of data are prepared; using the newest, {mode}: {prepared.manifest.directory.manifest} "
             f"(older: {choice.passed_over}; --manifest decides)\n"
         )
-    with (
-        terminal.progress() as progress,
-        running_engine(loaded, scenario, prepared.manifest.directory, progress, mode) as target,
-        stop_on_signals() as stop,  # the innermost: an engine of ours is started and ended without its clock
-    ):
-        measured = measure(
-            loaded,
-            prepared,
-            target,
-            overrides=overrides,
-            stop=stop,
-            progress=progress,
-            scenario_folder=scenario.resolve().parent,
-            say=terminal.say,
-        )
+    begun: list[MeasurementDirectory] = []
+    try:
+        with (
+            terminal.progress() as progress,
+            running_engine(loaded, scenario, prepared.manifest.directory, progress, mode) as target,
+            stop_on_signals() as stop,  # the innermost: an engine of ours is started and ended without its clock
+        ):
+            code = measure(
+                loaded,
+                prepared,
+                target,
+                overrides=overrides,
+                stop=stop,
+                progress=progress,
+                scenario_folder=scenario.resolve().parent,
+                say=terminal.say,
+                on_begin=begun.append,
+            )
+    finally:
+        if measure_only and begun:
+            # However it ended: `analyze --measurement` goes on with what was measured.
+            print(begun[0].root)
     if measure_only:
-        print(measured.root)
-        return 0
-    return show_result(prepared.manifest.directory.manifest, measured)
+        return int(code)
+    return show_result(prepared.manifest.directory.manifest, begun[0])
 
 
 def show_result(manifest: Path, measured: MeasurementDirectory) -> int:
@@ -126,14 +132,22 @@ def show_result(manifest: Path, measured: MeasurementDirectory) -> int:
     from contract.manifest import read_prepared_manifest
 
     analysis = analyze_measurement(read_prepared_manifest(manifest), measured.stamp)
-    print(result_title(analysis.document["run_id"]))
-    Console(file=sys.stdout, width=TABLE_WIDTH).print(result_table(analysis.document))
-    print(f"Detailed analysis is available at: {analysis.path}")
+    print_text(result_title(analysis.document["run_id"]))
+    print_tables(result_table(analysis.document))
+    print_text(f"Detailed analysis is available at: {analysis.path}")
+    print_ledgers(analysis.document)
     for warning in analysis.document["warnings"]:
         print_warning(f"{warning['code']}: {warning_message(warning)}")
     if analysis.message and analysis.exit_code != ExitCode.DONE:
         print_error(analysis.message)
     return int(analysis.exit_code)
+
+
+def print_ledgers(document: dict[str, Any]) -> None:
+    """The line on stderr that says which ledgers agree."""
+    from analyzer.ledger_states import ledger_line
+
+    print_note(ledger_line(document["validation"]["ledgers"]))
 
 
 KINDS = {"engine": ("external", "simulator", "vllm"), "driver": ("aisbench", "native")}

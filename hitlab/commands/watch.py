@@ -9,7 +9,7 @@ import typer
 
 from contract.errors import ArtifactError, ScenarioError, ServiceError
 from hitlab.signals import stop_on_signals
-from hitlab.terminal import Terminal
+from hitlab.terminal import Terminal, shown
 
 if TYPE_CHECKING:
     from analyzer.watch.grafana import Annotator
@@ -77,7 +77,7 @@ def command(
         return 0
     with stop_on_signals() as stop, serving(host, port, artifacts, watch.metrics, watch.reports) as bound:
         address = public_url or _default_url(host, bound) or ""
-        print(f"Reports: {address}  Metrics: {address.rstrip('/')}/metrics", flush=True)
+        print(shown(f"Reports: {address}  Metrics: {address.rstrip('/')}/metrics"), flush=True)
         try:
             watch.follow(stop)
         except KeyboardInterrupt:
@@ -108,10 +108,17 @@ def _default_url(host: str, port: int) -> str | None:
     return f"http://{'127.0.0.1' if host in ('', '0.0.0.0', '::') else host}:{port}/"  # noqa: S104 - compared
 
 
+class _Shown(logging.Formatter):
+    """Names of files and words of Grafana's stand in these lines."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return shown(super().format(record))
+
+
 def _log_to_stderr(*, quiet: bool) -> None:
     """A service has no log file of its own: whoever runs it keeps what it says."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    handler.setFormatter(_Shown("%(asctime)s %(levelname)s %(message)s"))
     logger = logging.getLogger("hitlab.watch")
     logger.handlers = [handler]
     logger.propagate = False

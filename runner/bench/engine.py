@@ -4,7 +4,6 @@ from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
 from contract.errors import ScenarioError, ServiceError
-from contract.redaction import Redactor
 from enginemetrics.exposition import parse_exposition
 from enginemetrics.names import PREFIX_CACHE_COUNTERS
 from enginemetrics.scrape import fetch
@@ -70,7 +69,7 @@ def base_url(text: str) -> str:
     return url
 
 
-def find_engine(url: str, model: str | None, *, api_key: str, redact: Redactor) -> BenchEngine:
+def find_engine(url: str, model: str | None, *, api_key: str) -> BenchEngine:
     """Ask the engine what it serves and how its cache is made.
 
     Raises:
@@ -87,9 +86,7 @@ def find_engine(url: str, model: str | None, *, api_key: str, redact: Redactor) 
     )
 
     def client_of(found: Engine) -> ControlClient:
-        return ControlClient(
-            found, api_key=api_key, timeout_seconds=CONTROL_SECONDS, engine_label_map={}, redact=redact
-        )
+        return ControlClient(found, api_key=api_key, timeout_seconds=CONTROL_SECONDS, engine_label_map={})
 
     asking = client_of(engine)
     try:
@@ -103,7 +100,7 @@ def find_engine(url: str, model: str | None, *, api_key: str, redact: Redactor) 
     no_metrics: str | None = None
     try:
         pages = fetch(engine.metrics_urls, api_key=api_key or None, timeout_seconds=CONTROL_SECONDS)
-        engine = replace(engine, ranks=_ranks(redact(pages[0]), served, engine.metrics_urls[0]))
+        engine = replace(engine, ranks=_ranks(pages[0], served, engine.metrics_urls[0]))
         client = client_of(engine)
         scrape = client.scrape()
     except ServiceError as error:

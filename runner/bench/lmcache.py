@@ -88,7 +88,7 @@ class LmCache:
     def _status(self) -> dict[str, Any]:
         url = f"{self.url}/status"
         with requests.Session() as session:
-            session.trust_env = False
+            session.trust_env, session.max_redirects = False, 0
             try:
                 answer = session.get(url, timeout=SECONDS)
                 body = answer.json()

@@ -8,7 +8,6 @@ from typing import Any
 
 from contract.errors import ScenarioError, ServiceError
 from contract.progress import Progress, silent
-from contract.redaction import Redactor
 from runner.bench.engine import BenchEngine, find_engine
 from runner.bench.lmcache import LmCache
 from runner.bench.qa_datasets import load_samples
@@ -49,9 +48,9 @@ class PreparedBench:
         return found_out(self.settings, self.engine, self.size)
 
 
-def find_out(settings: Settings, *, api_key: str, redact: Redactor) -> tuple[BenchEngine, Size]:
+def find_out(settings: Settings, *, api_key: str) -> tuple[BenchEngine, Size]:
     """Ask the engine, and LMCache where it is named, for what was not given."""
-    engine = find_engine(settings.general.engine_url, settings.general.model, api_key=api_key, redact=redact)
+    engine = find_engine(settings.general.engine_url, settings.general.model, api_key=api_key)
     return engine, tokens_per_gb(settings, engine)
 
 
@@ -60,9 +59,7 @@ def found_out(settings: Settings, engine: BenchEngine, size: Size) -> dict[str, 
     return settings.exported(model=engine.model, tokens_per_gb_kvcache=size.tokens_per_gb)
 
 
-def prepare_bench(
-    settings: Settings, *, api_key: str, redact: Redactor, progress: Progress = silent
-) -> PreparedBench:
+def prepare_bench(settings: Settings, *, api_key: str, progress: Progress = silent) -> PreparedBench:
     """Find the engine, size the workload, and make its texts.
 
     Raises:
@@ -70,7 +67,7 @@ def prepare_bench(
     """
     progress("Ask the engine", 0, None)
     general = settings.general
-    engine, size = find_out(settings, api_key=api_key, redact=redact)
+    engine, size = find_out(settings, api_key=api_key)
     exact = settings.workload.name if settings.workload.needs_tokenizer else None
     progress("Find how tokens are counted", 0, None)
     counting = find_counting(engine, general.tokenizer, general.seed, exact=exact)

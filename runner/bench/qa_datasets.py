@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 
 from contract.errors import ScenarioError
 from contract.files import expanded, open_file, read_file, regular
+from contract.foreign_text import presentable
 from runner.workloads.plan import QaSample
 
 
@@ -87,9 +88,7 @@ def _records(path: Path, dataset: str) -> Iterator[Any]:
     except OSError as error:
         raise ScenarioError(f"--rag-dataset {dataset}: cannot be read ({error.strerror or error})") from error
     except (orjson.JSONDecodeError, pa.ArrowInvalid) as error:
-        raise ScenarioError(
-            f"--rag-dataset {dataset}: is damaged ({' '.join(str(error).split())})"
-        ) from error
+        raise ScenarioError(f"--rag-dataset {dataset}: is damaged ({presentable(str(error))})") from error
 
 
 def read_sample(record: Any, index: int) -> QaSample | None:

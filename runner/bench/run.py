@@ -44,7 +44,6 @@ from runner.settle import Settled, quiet_scrape, settled_scrape
 from runner.workloads.plan import Phase
 
 LOGGER = logging.getLogger("hitlab.runner")
-STOPPED = "stopped by the user"
 
 
 @dataclass(frozen=True)
@@ -103,17 +102,17 @@ def run_bench(
                     bench.run()
             except (_Stopped, KeyboardInterrupt) as error:
                 bench.end_early()
-                record.end_early("interrupted", STOPPED)
+                record.interrupt()
                 raise StoppedBench(BenchRun(manifest, measurement, "interrupted")) from error
             except HitLabError as error:
                 bench.end_early()
                 if stop.is_set():
-                    record.end_early("interrupted", STOPPED)
+                    record.interrupt()
                     raise StoppedBench(BenchRun(manifest, measurement, "interrupted")) from error
-                record.end_early("failed", str(error))
+                record.fail(error)
                 raise
             except BaseException as error:
-                record.end_early("failed", f"{type(error).__name__}: {error}")
+                record.fail(error)
                 raise
             status: Literal["complete", "partial"] = "partial" if bench.failed else "complete"
             record.finish(status)
@@ -266,11 +265,11 @@ class _Bench:
         self._phases.append(sent)
         self._update_bench()
         failed = [record for record in stage.records[first:] if record.error_kind not in (None, "aborted")]
+        self.failed += sent.failed
         if phase.measured:
-            self.failed = sent.failed
             self._record.update(load=load)
         elif failed:
-            # Unlike a measured one this is no result, so it is said at once and does not count as failed.
+            # Unlike a measured one this is no row of the result, so it is said at once.
             message = f"{len(failed)} of {len(phase.requests)} requests of the phase {phase.name!r} failed: "
             self._record.find(
                 Finding(code="WARM_REQUESTS_FAILED", message=message + str(failed[0].error_text))

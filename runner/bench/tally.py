@@ -22,8 +22,8 @@ class Tally:
     last: str = ""
     _ttft: float = 0.0
     _ttfts: int = 0
-    _speed: float = 0.0
-    _speeds: int = 0
+    _decoded: int = 0
+    _decoding: float = 0.0
 
     def begin(self, phase: str, planned: int) -> None:
         fresh = Tally(phase, planned)
@@ -44,9 +44,9 @@ class Tally:
         if record.ttft_s is not None:
             self._ttft += record.ttft_s
             self._ttfts += 1
-        if record.tpot_s:
-            self._speed += 1 / record.tpot_s
-            self._speeds += 1
+        if record.tpot_s is not None and record.completion_tokens is not None:
+            self._decoded += record.completion_tokens - 1
+            self._decoding += record.tpot_s * (record.completion_tokens - 1)
 
     @property
     def elapsed_seconds(self) -> float:
@@ -58,5 +58,5 @@ class Tally:
 
     @property
     def mean_decode_speed(self) -> float | None:
-        """Tokens per second of one request; None until an answer has had two tokens."""
-        return self._speed / self._speeds if self._speeds else None
+        """Tokens after the first over their time; None until an answer has had two that came apart."""
+        return self._decoded / self._decoding if self._decoding else None

@@ -1,15 +1,20 @@
 """An engine to measure, wherever it comes from."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from contract.measurement import ContainerRecord
+
+Login = tuple[str, str]
+"""User and password."""
 
 
 @dataclass(frozen=True)
 class Engine:
     """The addresses of an engine that is there. `reset_url` None: it offers no reset.
+
+    No address holds a user or password: those are in `logins`, by the address that asks for them.
 
     Of an engine in a container of ours also what runs there, and `log_to`: told a file, it leaves its log there when
     the run is over.
@@ -22,6 +27,7 @@ class Engine:
     model: str
     ranks: int
     container: ContainerRecord | None = None
+    logins: Mapping[str, Login] = field(default_factory=dict, repr=False)
     log_to: Callable[[Path], None] | None = None
 
     @property

@@ -86,6 +86,13 @@ def test_definitions(mixed: tuple) -> None:
         "OutputTokenThroughput": [item.completion_tokens / item.e2el_s for item in fine],
         "PrefillTokenThroughput": [item.prompt_tokens / item.ttft_s for item in fine],
     }
+    # A rate is on average all tokens over all the time they took.
+    averages = {
+        "OutputTokenThroughput": sum(item.completion_tokens for item in fine)
+        / sum(item.e2el_s for item in fine),
+        "PrefillTokenThroughput": sum(item.prompt_tokens for item in fine)
+        / sum(item.ttft_s for item in fine),
+    }
     assert list(found.summaries) == list(expected)
     assert len(expected["TPOT"]) == 38, "one answer has a single token"
     for name, values in expected.items():
@@ -93,7 +100,7 @@ def test_definitions(mixed: tuple) -> None:
         assert summary is not None
         assert summary.count == len(values)
         # ITL is recorded in single precision.
-        assert summary.average == pytest.approx(statistics.fmean(values), rel=1e-6)
+        assert summary.average == pytest.approx(averages.get(name, statistics.fmean(values)), rel=1e-6)
         assert summary.p99 == pytest.approx(by_hand(values, 0.99), rel=1e-6)
         assert summary.maximum == pytest.approx(max(values), rel=1e-6)
     assert (found.total_requests, found.success_requests) == (40, 39)
@@ -102,6 +109,47 @@ def test_definitions(mixed: tuple) -> None:
     end = max(item.started_ns / 1e9 + item.e2el_s for item in fine)
     assert found.duration_seconds == pytest.approx(end - 0)
     assert found.mean_in_flight == pytest.approx(sum(expected["E2EL"]) / 1e3 / end)
+
+
+def test_answers_that_arrived_at_once_have_no_token_times(tmp_path: Path) -> None:
+    """Two token by token, one collected by a proxy, one in a single chunk, one of counts without text."""
+    rows = [row(at, "group-0", None, 0) for at in range(5)]
+    apart = {"completion_tokens": 3, "chunks": 3, "itl_s": (0.1, 0.3), "ttft_s": 0.2, "e2el_s": 0.6}
+    once = {"completion_tokens": 3, "ttft_s": 0.5, "e2el_s": 0.5001}
+    records = [
+        record(0, 32, **apart),
+        record(1, 32, **apart),
+        record(2, 32, **once, chunks=3, itl_s=(0.0, 0.0)),
+        record(3, 32, **once, chunks=1, itl_s=()),
+        record(4, 32, completion_tokens=3, chunks=0, itl_s=(), ttft_s=None, e2el_s=0.6),
+    ]
+    found = measure_performance(
+        measured(tmp_path, rows, records), MeasurementDirectory(tmp_path), streamed=True
+    )
+    tpot, itl = found.summaries["TPOT"], found.summaries["ITL"]
+    assert tpot is not None
+    assert itl is not None
+    assert (tpot.count, tpot.average) == (2, pytest.approx(200))
+    assert (itl.count, itl.average, itl.minimum) == (4, pytest.approx(200), pytest.approx(100))
+    assert found.untimed == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"completion_tokens": 3, "chunks": 3, "itl_s": (0.0, 0.0)}, "arrived in one read"),
+        ({"completion_tokens": 3, "chunks": 0, "itl_s": (), "ttft_s": None}, "token counts and no text"),
+        ({"completion_tokens": 1, "chunks": 1, "itl_s": ()}, "no answer has more than one token"),
+    ],
+)
+def test_why_there_are_no_token_times(tmp_path: Path, changes: dict, reason: str) -> None:
+    records = [record(0, 32, **({"ttft_s": 0.5, "e2el_s": 0.6} | changes))]
+    requests = measured(tmp_path, [row(0, "group-0", None, 0)], records)
+    found = measure_performance(requests, MeasurementDirectory(tmp_path), streamed=True)
+    assert found.summaries["TPOT"] is None
+    assert found.summaries["ITL"] is None
+    assert reason in found.unavailable["TPOT"]
+    assert found.unavailable["ITL"] == found.unavailable["TPOT"]
 
 
 def test_common_metrics_are_of_the_whole_load(mixed: tuple) -> None:

@@ -268,6 +268,63 @@ def test_counters_that_never_stand_still_are_a_finding_after_a_limited_wait(
     assert {finding["code"] for finding in told["findings"]} & {"FOREIGN_TRAFFIC", "COUNTERS_NOT_SETTLED"}
 
 
+ENDINGS: dict[str, tuple[int, Fault | None, int, str, str | None]] = {
+    "all is well": (1, None, 0, "complete", "PASS"),
+    "a failed request": (7, answers(503, b"{}"), 1, "partial", "PASS_WITH_WARNING"),
+    "counters that do not settle": (
+        20,
+        from_here(METRICS, metrics(counter(QUERIES, lambda value: value - 1))),
+        0,
+        "complete",
+        "PASS_WITH_WARNING",
+    ),
+    "no counters": (
+        20,
+        from_here(METRICS, answers(500, b"", "text/plain")),
+        7,
+        "partial",
+        "PASS_WITH_WARNING",
+    ),
+    "no reset": (0, None, 4, "failed", None),
+}
+
+
+@pytest.mark.parametrize("name", ENDINGS)
+def test_run_measure_only_and_analyze_end_alike(
+    hitlab: Hitlab,
+    server: MisbehavingServer,
+    job: Job,
+    short_settling: None,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+) -> None:
+    position, fault, code, status, verdict = ENDINGS[name]
+    monkeypatch.setattr("runner.measure.SCRAPE_ATTEMPTS", 1)
+    monkeypatch.setattr("runner.reset.PAUSE_SECONDS", 0.01)
+    directory = job(service={"poll_interval_seconds": 0})
+    scenario = directory.root.parent / "scenario.json"
+    measured = []
+    for only in ([], ["--measure-only"]):
+        server.instead = {RESET: answers(500, b"no")} if name == "no reset" else {}
+        server.formal = {} if fault is None else {server.formal_requests + position: fault}
+        ended = hitlab("run", "--scenario", scenario, *only)
+        assert ended.code == code, ended.err
+        measured.append(MeasurementDirectory(max(directory.runs.iterdir())))
+    assert ended.out == f"{measured[1].root}\n", "the path is printed, however it ends"
+    assert document(measured[1].measurement)["status"] == status
+    for measurement in measured:
+        again = hitlab("analyze", "--manifest", directory.manifest, "--measurement", measurement.stamp)
+        assert again.code == code, again.err
+        if verdict is None:
+            assert (again.out, measurement.analysis.exists()) == ("", False)
+            assert "holds no requests; the run ended in its reset phase" in errors(again)[0]
+            continue
+        analysis = document(measurement.analysis)
+        assert analysis["validation"]["status"] == verdict
+        codes = [warning["code"] for warning in analysis["warnings"]]
+        assert codes.count("COUNTERS_NOT_SETTLED") == (name == "counters that do not settle")
+
+
 def test_an_engine_that_restarts_under_load_gives_no_hit_rate(
     hitlab: Hitlab, server: MisbehavingServer, job: Job, short_settling: None
 ) -> None:

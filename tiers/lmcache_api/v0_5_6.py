@@ -27,6 +27,7 @@ from lmcache.v1.multiprocess.transport.factory import RequestClientFactory
 from lmcache.v1.platform import consume_fd
 
 from contract.errors import ScenarioError, ServiceError
+from contract.foreign_text import presentable
 from tiers.interfaces import Batch, Bytes, ObjectName, Operation, Request, Task, TaskResult
 from tiers.server.layout import Layout
 
@@ -180,7 +181,7 @@ def _types() -> set[str]:
 
 def _one_line(error: BaseException) -> str:
     text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
-    return " ".join(f"{type(error).__name__}: {text}".split())
+    return presentable(f"{type(error).__name__}: {text}")
 
 
 # --- the cache server ---

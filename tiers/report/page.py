@@ -8,6 +8,7 @@ import jinja2
 from markupsafe import Markup
 
 from contract.documents import whole_file
+from contract.foreign_text import visible
 from tiers.l2.records import CellRecord
 from tiers.report.charts import bars, cumulative, over_time
 from tiers.server.records import ALL_RANKS, OPERATIONS, Sample
@@ -69,7 +70,7 @@ def write_page(path: Path, document: dict[str, Any], charts: Sequence[str]) -> N
         charts=[Markup(chart) for chart in charts],  # noqa: S704 - drawn by us, text escaped
     )
     with whole_file(path) as file:
-        file.write(text.encode())
+        file.write(visible(text).encode())
 
 
 def _place(cell: dict[str, Any]) -> str:

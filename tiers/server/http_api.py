@@ -19,7 +19,7 @@ class HttpApi:
         self.url = url.rstrip("/")
         self._session = requests.Session()
         # An address on this host is not for a proxy.
-        self._session.trust_env = False
+        self._session.trust_env, self._session.max_redirects = False, 0
 
     def _get(self, path: str) -> requests.Response:
         answer = self._session.get(self.url + path, timeout=SECONDS)

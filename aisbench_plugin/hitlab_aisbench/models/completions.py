@@ -14,7 +14,7 @@ from ais_bench.benchmark.models.output import Output
 
 from hitlab_aisbench import API_KEY_VARIABLE
 from hitlab_aisbench.answer import Answer
-from hitlab_aisbench.attempts import Attempts, Row
+from hitlab_aisbench.attempts import Attempts, Row, masked
 
 RANK_HEADER = "X-data-parallel-rank"
 _STALE_WITHIN_NS = 1_000_000_000
@@ -63,9 +63,9 @@ class PrefixCacheCompletions(VLLMCustomAPI):
         self.url = url
         self.headers["Accept-Encoding"] = "identity"
         self.headers["User-Agent"] = "hitlab"
-        key = os.environ.get(API_KEY_VARIABLE, "")
-        if key:
-            self.headers["Authorization"] = f"Bearer {key}"
+        self._key = os.environ.get(API_KEY_VARIABLE, "")
+        if self._key:
+            self.headers["Authorization"] = f"Bearer {self._key}"
         self._timeout = aiohttp.ClientTimeout(
             total=None, sock_connect=timeout_seconds, sock_read=timeout_seconds
         )
@@ -159,8 +159,8 @@ class PrefixCacheCompletions(VLLMCustomAPI):
     def _tell(self, output: Output, answer: Answer, sent_ns: int) -> None:
         """The answer in AISBench's terms: its time points are the start and every event, or the whole answer."""
         output.success = answer.success
-        output.error_info = "" if answer.success else f"{answer.error_kind}: {answer.error_text}"
-        output.content = answer.text
+        error = "" if answer.success else f"{answer.error_kind}: {answer.error_text}"
+        output.error_info, output.content = masked(error, self._key), masked(answer.text, self._key)
         output.input_tokens = answer.prompt_tokens or 0
         output.output_tokens = answer.completion_tokens or 0
         if answer.success:

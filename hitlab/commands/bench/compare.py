@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from hitlab.terminal import print_json
+from hitlab.terminal import print_json, print_text
 
 FilePath = Annotated[Path, typer.Argument(metavar="FILE", help="A results file.", show_default=False)]
 
@@ -21,5 +21,5 @@ def command(
     if json:
         print_json(comparison)
     else:
-        print(comparison_text(comparison))
+        print_text(comparison_text(comparison))
     return 0

@@ -12,7 +12,7 @@ from contract.errors import ExitCode, ScenarioError
 from contract.progress import Progress
 from contract.warnings import warning_message
 from hitlab.signals import stop_on_signals
-from hitlab.terminal import Terminal, print_error, print_warning
+from hitlab.terminal import Terminal, print_error, print_text, print_warning
 
 if TYPE_CHECKING:
     from runner.bench.run import BenchRun
@@ -46,7 +46,7 @@ def command(context: typer.Context) -> int:
     api_key = service_api_key("")
     redact = Redactor(api_key)
     if export is not None:
-        engine, size = find_out(settings, api_key=api_key, redact=redact)
+        engine, size = find_out(settings, api_key=api_key)
         write_config(export, found_out(settings, engine, size))
         print(export)
         return 0
@@ -56,7 +56,7 @@ def command(context: typer.Context) -> int:
             _shown(terminal, settings, tally) as progress,
             stop_on_signals() as stop,  # the innermost: the summary is written without its clock
         ):
-            prepared = prepare_bench(settings, api_key=api_key, redact=redact, progress=progress)
+            prepared = prepare_bench(settings, api_key=api_key, progress=progress)
             run = run_bench(
                 prepared,
                 api_key=api_key,
@@ -90,7 +90,7 @@ def show_summary(settings: "Settings", run: "BenchRun") -> int:
     manifest = read_measured_manifest(run.manifest.directory.manifest)
     analysis = analyze_measurement(manifest, run.measurement.stamp)
     summary = analysis.document
-    print(summary_text(summary))
+    print_text(summary_text(summary))
     written = [run.measurement.report]
     if not general.no_csv:
         written.append(general.output_dir / "bench_results.csv")

@@ -20,6 +20,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from contract.errors import ScenarioError
+from hitlab.terminal import shown
 from runner.bench.engine import base_url
 from runner.bench.settings import General, choices, default_text, fields_of, resolve
 from runner.workloads import WORKLOADS
@@ -241,7 +242,7 @@ def _ask_action(known: Values) -> Values:
 
 
 def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    print(shown(text), file=sys.stderr, flush=True)
 
 
 def _line(prompt: str) -> str:

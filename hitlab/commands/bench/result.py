@@ -13,7 +13,7 @@ import typer
 
 from contract.documents import read_document, whole_file
 from contract.errors import ScenarioError
-from hitlab.terminal import print_json
+from hitlab.terminal import print_json, print_text, shown
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -87,7 +87,7 @@ def speaker(quiet: bool) -> Callable[[str], None]:
 
     def say(line: str) -> None:
         if not quiet or any(word in line for word in ("WARNING", "ERROR", "MISMATCH")):
-            print(line, file=sys.stderr, flush=True)
+            print(shown(line), file=sys.stderr, flush=True)
 
     return say
 
@@ -136,7 +136,7 @@ def show(document: dict[str, Any], text: str, *, form: str, output: Path | None)
     if form == "json":
         print_json(document)
     else:
-        print(text)
+        print_text(text)
     if output is not None:
         with whole_file(output) as file:
             file.write((document_text(document) if form == "json" else text + "\n").encode())

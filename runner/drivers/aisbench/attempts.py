@@ -9,7 +9,9 @@ from typing import Any
 import orjson
 
 from contract.errors import DriverError
+from contract.foreign_text import presentable
 from contract.records import ErrorKind, RequestRecord
+from contract.redaction import Redactor
 
 _FIELDS = RequestRecord._fields
 
@@ -33,10 +35,14 @@ class _File:
 
 
 class AttemptReader:
-    """Reads the files of one load as they grow. `closed` processes have said that they are done, some with an error."""
+    """Reads the files of one load as they grow. `closed` processes have said that they are done, some with an error.
 
-    def __init__(self, folder: Path) -> None:
+    What servers said in them passes `redact`, and is made presentable.
+    """
+
+    def __init__(self, folder: Path, redact: Redactor) -> None:
         self._folder = folder
+        self._redact = redact
         self._files: dict[Path, _File] = {}
         self.spans: list[Span] = []
 
@@ -56,13 +62,13 @@ class AttemptReader:
                 event = orjson.loads(line)
                 kind = event["event"]
                 if kind == "closed":
-                    file.closed, file.error = True, event["error"]
+                    file.closed, file.error = True, self._presentable(event["error"])
                 elif kind == "begin":
                     file.open[event["position"], event["attempt"]] = event
                 else:
                     del file.open[event["position"], event["attempt"]]
                     self.spans.append(Span(event["started_ns"], event["ended_ns"]))
-                    yield _record(event)
+                    yield self._record(event)
             except (orjson.JSONDecodeError, KeyError, TypeError) as error:
                 raise DriverError(
                     f"{file.path}: not what HitLab's AISBench plugin writes: {error!r}"
@@ -83,13 +89,16 @@ class AttemptReader:
             for event in file.open.values():
                 self.spans.append(Span(event["started_ns"], now_ns))
                 nothing = dict.fromkeys(_FIELDS) | {"itl_s": [], "chunks": 0}
-                yield _record({**nothing, **event, "error_kind": kind, "error_text": text})
+                yield self._record({**nothing, **event, "error_kind": kind, "error_text": text})
             file.open.clear()
 
+    def _record(self, event: dict[str, Any]) -> RequestRecord:
+        values = {name: event[name] for name in _FIELDS}
+        told = {name: self._presentable(values[name]) for name in ("error_text", "finish_reason")}
+        return RequestRecord(**{**values, **told, "itl_s": tuple(values["itl_s"])})
 
-def _record(event: dict[str, Any]) -> RequestRecord:
-    values = {name: event[name] for name in _FIELDS}
-    return RequestRecord(**{**values, "itl_s": tuple(values["itl_s"])})
+    def _presentable(self, text: str | None) -> str | None:
+        return None if text is None else presentable(self._redact(text))
 
 
 def _locked(path: Path) -> bool:

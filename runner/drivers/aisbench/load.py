@@ -15,6 +15,7 @@ from typing import Any
 from contract.documents import writing
 from contract.errors import DriverError
 from contract.files import expanded
+from contract.foreign_text import presentable, visible
 from contract.manifest import Manifest
 from contract.measurement import AisbenchRecord, Finding, LoadRecord
 from contract.progress import Progress
@@ -26,7 +27,7 @@ from prompts.tokenizer import Tokenizer
 from runner.drivers.aisbench.attempts import AttemptReader
 from runner.drivers.aisbench.environment import aisbench_python
 from runner.drivers.aisbench.job import aisbench_job
-from runner.drivers.aisbench.process import POLL_SECONDS, AisbenchProcess, presentable
+from runner.drivers.aisbench.process import POLL_SECONDS, AisbenchProcess, without_colours
 from runner.drivers.aisbench.results import Results, collect, new_results_folder
 from runner.drivers.aisbench.shape import load_shape
 from runner.drivers.outcome import LoadOutcome
@@ -90,7 +91,7 @@ class AisbenchLoad:
         """
         ready, process = self._ready, self._process
         folder = new_results_folder(Path(ready["work_dir"]), datetime.now())
-        reader, rows = AttemptReader(self._records), _Rows()
+        reader, rows = AttemptReader(self._records, self._redact), _Rows()
 
         def take(records: Iterator[RequestRecord]) -> None:
             for record in records:
@@ -142,7 +143,8 @@ class AisbenchLoad:
         log = folder / "logs" / "infer" / self._ready["model_abbr"] / f"{self._ready['dataset_abbr']}.out"
         if not log.is_file():
             return None
-        text = self._redact(log.read_text(encoding="utf-8", errors="replace"))
+        text = without_colours(log.read_text(encoding="utf-8", errors="replace"))
+        text = visible(self._redact(text))
         with writing(self._directory.aisbench_log), self._directory.aisbench_log.open("a") as kept:
             kept.write(f"\n=== the process that sent the requests ===\n{text}")
         exceptions = [line for line in text.splitlines() if _EXCEPTION.match(line)]
@@ -238,8 +240,12 @@ def aisbench_load(
 ) -> Iterator[AisbenchLoad]:
     """AISBench, being started. Leaving the block ends it and removes what it leaves lying about.
 
-    Raises DriverError: AISBench is not installed.
+    Raises DriverError: AISBench is not installed, or would send another key.
     """
+    if not api_key.isascii():
+        raise DriverError(
+            "AISBench's HTTP client sends a key with other characters than ASCII differently; use --driver native"
+        )
     python = aisbench_python()
     with writing(directory.aisbench):
         directory.aisbench.mkdir()

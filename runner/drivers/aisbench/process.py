@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import IO, Any
 
 from contract.errors import DriverError
+from contract.foreign_text import presentable, visible
 from contract.redaction import Redactor
 
 LOGGER = logging.getLogger("hitlab.runner")
@@ -27,8 +28,7 @@ MODULE = "hitlab_aisbench"
 POLL_SECONDS = 0.1
 TERM_SECONDS = 3.0
 GROUP_SECONDS = 0.3
-_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-_LONGEST_WORDS = 300
+_COLOURS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 
 
 class AisbenchProcess:
@@ -182,17 +182,18 @@ class AisbenchProcess:
                 self._line(rest, redact, say, log)
 
     def _line(self, line: bytes, redact: Redactor, say: Callable[[str], None], log: IO[str]) -> None:
-        text = redact(line.decode("utf-8", "replace"))
+        text = line.decode("utf-8", "replace")
         again = text.endswith("\r")
-        say(text if again else f"{text}\n")
+        text = visible(redact(without_colours(text.removesuffix("\r"))))
+        say(f"{text}\r" if again else f"{text}\n")
         if not again:
             log.write(f"{text}\n")
             self._last_line = presentable(text) or self._last_line
 
 
-def presentable(line: str) -> str:
-    """A line of a log without colours, short enough for a message."""
-    return _COLOURS.sub("", line).strip()[:_LONGEST_WORDS]
+def without_colours(text: str) -> str:
+    """Without what AISBench sends to a terminal: colours, and the moves of its progress bars."""
+    return _COLOURS.sub("", text)
 
 
 def child_environment(

@@ -206,4 +206,5 @@ def _whole(value: Any) -> int | None:
 
 
 def _text(body: bytes) -> str:
-    return body[:1000].decode("utf-8", "replace")
+    # Not shorter: it is cut when its secrets have been masked.
+    return body[:_ERROR_BODY].decode("utf-8", "replace")

@@ -12,7 +12,9 @@ from typing import Any, Final, NamedTuple
 import uvloop
 
 from contract.errors import DriverError
+from contract.foreign_text import presentable
 from contract.records import RequestRecord
+from contract.redaction import Redactor
 from runner.drivers.native.answer import Answer
 from runner.drivers.native.connection import Connection, Endpoint
 from runner.drivers.native.lanes import LaneQueue, OutgoingRequest
@@ -140,7 +142,7 @@ class _Load:
             sent_headers = {n: v for n, v in sent_headers.items() if n.lower() != "authorization"}
             sent_headers["Authorization"] = f"Bearer {api_key}"
         self._head = endpoint.head(sent_headers)
-        self._secrets = _secrets(sent_headers)
+        self._redact = Redactor(*_secrets(sent_headers))
         self._endpoint = endpoint
         self._concurrency = concurrency
         self._timeout_seconds = timeout_seconds
@@ -415,19 +417,16 @@ class _Load:
         """One short line without secrets: a server may echo the headers it was sent."""
         if text is None:
             return None
-        for secret in self._secrets:
-            text = text.replace(secret, "***")
-        text = " ".join(text.split())
-        return text if len(text) <= _LONGEST_ERROR else text[: _LONGEST_ERROR - 1] + "…"
+        return presentable(self._redact(text), _LONGEST_ERROR)
 
 
 def _secrets(headers: Mapping[str, str]) -> list[str]:
-    """What must not appear in a record, longest first."""
+    """What must not appear in a record."""
     found: set[str] = set()
     for name, value in headers.items():
         if name.lower() in _SECRET_HEADERS:
             found |= {value, value.partition(" ")[2]}
-    return sorted((secret for secret in found if secret), key=len, reverse=True)
+    return [secret for secret in found if secret]
 
 
 def _worth_a_retry(answer: Answer) -> bool:

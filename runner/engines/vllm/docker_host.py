@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from contract.errors import ServiceError
+from contract.foreign_text import presentable
 from contract.progress import Progress
 
 API_TIMEOUT_SECONDS = 60
@@ -58,13 +59,13 @@ def docker_client() -> Any:
 
 
 def no_docker(error: Exception) -> ServiceError:
-    text = " ".join(str(error).split())
+    text = presentable(str(error), 160)
     if "Permission denied" in text:
         return ServiceError(
             "engine.kind vllm: Docker's socket may not be opened by this user; join the group docker, or run as root"
         )
     return ServiceError(
-        f"engine.kind vllm: no Docker engine answers ({text[:160]}); install or start Docker, "
+        f"engine.kind vllm: no Docker engine answers ({text}); install or start Docker, "
         "or use --engine simulator or external"
     )
 
@@ -84,7 +85,7 @@ def told_in_one_line(image: str) -> Iterator[None]:
 
 
 def refusal_line(said: str, image: str) -> str:
-    said = " ".join(said.split())
+    said = presentable(said, 2000)
     for pattern, line in REFUSALS:
         found = re.search(pattern, said, re.IGNORECASE)
         if found:
@@ -110,7 +111,7 @@ def _pulled(client: Any, image: str, progress: Progress) -> Any:
         _pull(client, image, progress)
         return client.images.get(image)
     except docker.errors.APIError as error:
-        reason = " ".join(str(error.explanation or error).split())[:200]
+        reason = presentable(str(error.explanation or error), 200)
         raise ServiceError(
             f"engine.image: {image} is not on the Docker host and cannot be pulled ({reason}); "
             "correct the name, or bring the image there (docker load, make images)"

@@ -15,9 +15,10 @@ import requests
 
 from contract.command_log import command_log
 from contract.errors import ArtifactError, ServiceError
+from contract.foreign_text import presentable
 from contract.measurement import ContainerRecord
 from contract.progress import Progress, silent
-from contract.redaction import Redactor, service_api_key
+from contract.redaction import Redactor, learn, service_api_key
 from contract.run_directory import RunDirectory
 from contract.scenario import Scenario
 from runner.engines.engine import Engine
@@ -91,7 +92,8 @@ def managed_engine(
     """
     wanted = configuration(scenario, scenario_folder, environment)
     handed_on = secrets_of(wanted, environment)
-    redact = Redactor(service_api_key(scenario.service.api_key), *handed_on.values())
+    learn(*handed_on.values())
+    redact = Redactor(service_api_key(scenario.service.api_key))
     client = connect()
     try:
         with command_log(directory.log("run"), redact):
@@ -226,7 +228,7 @@ def _wait_until_healthy(
             if not _runs(container):
                 raise _failure(container, "ended before it was ready", directory, redact)
             try:
-                if session.get(f"{url}/health", timeout=HEALTH_TIMEOUT_SECONDS).status_code == 200:
+                if session.get(f"{url}/health", timeout=HEALTH_TIMEOUT_SECONDS, allow_redirects=False).ok:
                     return
             except requests.RequestException as error:
                 LOGGER.debug("not listening yet: %s", error)
@@ -264,7 +266,7 @@ def _death(container: Any) -> str | None:
             return None
         return _reason(container, log_text(container))
     except (docker.errors.DockerException, requests.RequestException) as error:
-        return f"its container cannot be asked ({' '.join(str(error).split())[:160]})"
+        return f"its container cannot be asked ({presentable(str(error), 160)})"
 
 
 def _runs(container: Any) -> bool:
@@ -298,7 +300,7 @@ def _end(running: _Running, keep: bool, redact: Redactor) -> None:
 
 def _warn(message: str) -> None:
     LOGGER.warning("%s", message)
-    print(f"WARNING: {message}", file=sys.stderr)
+    print(f"WARNING: {presentable(message)}", file=sys.stderr)
 
 
 def _remove_by_name(client: Any, name: str) -> None:

@@ -35,7 +35,7 @@ def quality(path: Path, samples: list[tuple[str, float | None, str | None]], **c
 
 def speed(path: Path, ttfts: dict[str, float | None], policy: str = "run") -> Path:
     requests = [
-        {"request_id": n, "ttft_ms": t, "request_latency_ms": 5.0, "decode_speed": None, "cached_tokens": 0}
+        {"request_id": n, "ttft_ms": t, "request_latency_ms": 5.0, "tpot_ms": None, "cached_tokens": 0}
         for n, t in ttfts.items()
     ]
     document = {"fingerprint": "a", "config": {"warmup_policy": policy}, "requests": requests}
@@ -66,8 +66,62 @@ def test_speed_is_paired_by_request(tmp_path: Path) -> None:
     found = compare_files(one, other)
     ttft = found["metrics"]["ttft_ms"]
     assert (ttft["n"], ttft["mean_difference"]) == (2, 3.0)
-    assert found["metrics"]["decode_speed"] is None
+    assert found["metrics"]["tpot_ms"] is None
     assert "not measured on both sides" in comparison_text(found)
+
+
+LESS_IS_BETTER = ("ttft_ms", "request_latency_ms", "tpot_ms")
+
+
+@pytest.mark.parametrize("change", [1.0, -1.0])
+def test_better_and_worse_have_a_direction_for_each_metric(tmp_path: Path, change: float) -> None:
+    """A second more is worse, one less better; of cached tokens neither is said."""
+
+    def written(name: str, more: float) -> Path:
+        requests = [
+            {
+                "request_id": f"r{n}",
+                "cached_tokens": 64 + more,
+                **dict.fromkeys(LESS_IS_BETTER, 10.0 + n + more),
+            }
+            for n in range(4)
+        ]
+        (tmp_path / name).write_text(
+            json.dumps({"fingerprint": "a", "config": {"warmup_policy": "run"}, "requests": requests})
+        )
+        return tmp_path / name
+
+    found = compare_files(written("a.json", 0.0), written("b.json", change))
+    for name in LESS_IS_BETTER:
+        metric = found["metrics"][name]
+        assert metric["better_is"] == "less"
+        assert (metric["better"], metric["worse"], metric["equal"]) == (
+            (0, 4, 0) if change > 0 else (4, 0, 0)
+        )
+    cached = found["metrics"]["cached_tokens"]
+    assert cached["better_is"] is None
+    assert (cached["higher"], cached["lower"], cached["equal"]) == ((4, 0, 0) if change > 0 else (0, 4, 0))
+    assert "better" not in cached
+    text = comparison_text(found)
+    assert ("0 better, 4 worse, 0 equal" if change > 0 else "4 better, 0 worse, 0 equal") in text
+    assert ("4 higher, 0 lower" if change > 0 else "0 higher, 4 lower") in text
+
+
+def test_answers_have_directions_too(tmp_path: Path) -> None:
+    one = quality(tmp_path / "a.json", [("x", 0.5, "Ann")])
+    other = quality(tmp_path / "b.json", [("x", 0.75, "Ann B")])
+    document = json.loads(other.read_text())
+    document["per_sample"][0] |= {"ttft": 0.2, "num_output_tokens": 9}
+    other.write_text(json.dumps(document))
+    metrics = compare_files(one, other)["metrics"]
+    assert {name: metric["better_is"] for name, metric in metrics.items()} == {
+        "f1": "more", "ttft": "less", "num_output_tokens": None,
+    }  # fmt: skip
+    assert (metrics["f1"]["better"], metrics["ttft"]["worse"], metrics["num_output_tokens"]["higher"]) == (
+        1,
+        1,
+        1,
+    )
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analyzer.analyze import analyze_measurement
-from analyzer.bench.summary import distribution, exit_code, quality_document, summarize_bench
+from analyzer.bench.summary import distribution, distributions, exit_code, quality_document, summarize_bench
 from analyzer.bench.table import WIDTH, summary_text
 from contract.documents import read_document
 from contract.errors import ArtifactError, ExitCode
 from contract.manifest import read_measured_manifest
+from contract.records import RequestRecord
 from tests.analyzer.bench.conftest import RAG, STAMP, Make
 from tests.runner.bench.records import failed, record
 
@@ -31,7 +32,7 @@ OURS = [
     "cache", "config", "distributions", "engine", "error", "errors", "facts", "fingerprint", "fingerprint_parts",
     "finished_at", "host", "kind", "load", "parameters", "phases", "requests", "results", "run_directory", "run_id",
     "schema_version", "size_source", "skipped_phases", "stamp", "started_at", "status", "tokenizer", "validation",
-    "versions", "warnings",
+    "versions", "warnings", "without_decode",
 ]  # fmt: skip
 
 
@@ -60,8 +61,9 @@ def test_numbers(make: Make) -> None:
     assert results["mean_ttft_ms"] == pytest.approx((250 + 500 + 100) / 3)
     assert results["p50_ttft_ms"] == pytest.approx(250)
     assert results["p90_ttft_ms"] == pytest.approx(450), "between 250 and 500 at 0.8"
-    # Decode speed: 3 tokens in 0.75 s, 2 in 2 s, and none of an answer of one token.
-    assert results["mean_decode_speed"] == pytest.approx((4 + 1) / 2)
+    # Decode speed: 3 tokens in 0.75 s, 2 in 2 s, and none of an answer of one token. Tokens over time, not (4 + 1) / 2.
+    assert results["mean_decode_speed"] == pytest.approx((3 + 2) / (0.75 + 2))
+    assert summary["without_decode"] == {"one token": 1}
     assert summary["distributions"]["decode_speed"]["n"] == 2
     assert results["p99_decode_speed"] == pytest.approx(1.03), "the slow tail: what 99 % reach"
     assert results["p50_decode_speed"] == pytest.approx(2.5)
@@ -95,6 +97,74 @@ def test_percentiles_have_one_definition(values: list[float]) -> None:
     assert slow is not None
     assert slow["p99"] == pytest.approx(percentile(1), rel=1e-9)
     assert slow["p99"] <= slow["p90"] <= slow["p50"]
+
+
+def at_once(number: int, **changes: Any) -> RequestRecord:
+    """As a proxy hands an answer over that it has collected; the end mark comes a moment later."""
+    values = {"ttft_s": 0.5, "e2el_s": 0.50002, "itl_s": (0.0, 0.0, 0.0)}
+    return record(number, **(values | changes))
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(2, 40), st.floats(0.001, 0.2), st.booleans()), min_size=1, max_size=30
+    ).filter(lambda answers: any(not collected for _, _, collected in answers))
+)
+def test_the_mean_decode_speed_is_tokens_over_time(answers: list[tuple[int, float, bool]]) -> None:
+    """Some answers arrive token by token, others at once: these have no time, and are left out and counted."""
+    rows = [
+        at_once(n, completion_tokens=tokens)._asdict()
+        if collected
+        else record(
+            n, completion_tokens=tokens, itl_s=(gap,) * (tokens - 1), e2el_s=0.25 + gap * (tokens - 1)
+        )._asdict()
+        for n, (tokens, gap, collected) in enumerate(answers)
+    ]
+    found = distributions(rows)
+    timed = [(tokens - 1, gap) for tokens, gap, collected in answers if not collected]
+    assert found["decode_speed"]["n"] == found["tpot_ms"]["n"] == len(timed)
+    assert found["itl_ms"]["n"] == sum(count for count, _ in timed)
+    truth = sum(count for count, _ in timed) / sum(count * gap for count, gap in timed)
+    assert found["decode_speed"]["mean"] == pytest.approx(truth)
+    assert found["decode_speed"]["mean"] == pytest.approx(1000 / found["itl_ms"]["mean"]), "the same twice"
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason", "line", "said"),
+    [
+        ({}, "one read", "Arrived in one read (no speed):", "2 of 2 answers arrived in one read"),
+        ({"itl_s": (), "chunks": 1}, "one read", "Arrived in one read (no speed):", "2 of 2 answers arrived in one read"),
+        ({"ttft_s": None, "itl_s": (), "chunks": 0}, "no chunk", "Counts without text (no speed):",
+         "2 of 2 answers carry token counts and no text"),
+        ({"completion_tokens": 1, "itl_s": (), "chunks": 1}, "one token", "One token alone (no speed):", None),
+    ],
+)  # fmt: skip
+def test_why_there_is_no_decode_speed_is_said(
+    make: Make, changes: dict[str, Any], reason: str, line: str, said: str | None
+) -> None:
+    made = make([at_once(0, **changes), at_once(1, **changes)])
+    summary = summarize_bench(made.manifest, made.directory)
+    assert summary["without_decode"] == {reason: 2}
+    assert summary["results"]["mean_decode_speed"] is None
+    assert summary["results"]["mean_itl_ms"] is None, "an ITL of 0.00 would be a lie"
+    text = summary_text(summary)
+    assert [shown.split()[-1] for shown in text.splitlines() if shown.startswith(line)] == ["2"]
+    assert [shown.split(":")[1].strip() for shown in text.splitlines() if shown.startswith("Mean ITL")] == [
+        "not measured"
+    ]
+    messages = [warning["message"] for warning in summary["warnings"] if warning["code"] == "TOKENS_UNTIMED"]
+    assert messages == ([] if said is None else [f"{said}, so ITL and decode speed cannot be measured"])
+
+
+def test_single_answers_in_one_read_are_counted_and_not_warned_of(make: Make) -> None:
+    made = make([record(0), at_once(1), record(2, completion_tokens=1, itl_s=())])
+    summary = summarize_bench(made.manifest, made.directory)
+    assert summary["without_decode"] == {"one read": 1, "one token": 1}
+    assert summary["warnings"] == []
+    assert summary["distributions"]["decode_speed"]["n"] == 1
+    analyze_measurement(made.manifest, STAMP)
+    page = made.directory.report.read_text()
+    assert "Answers without TPOT, ITL and decode speed: one read: 1, one token: 1." in page
 
 
 def test_nothing_measured_is_null_and_said(make: Make) -> None:
@@ -148,6 +218,7 @@ P99 TTFT (ms):                                    250.00
 -------------------- Decoding Speed --------------------
 Mean decode (tok/s):                                4.00
 P99 decode (tok/s):                                 4.00
+Answers with speed and ITL:                            2
 ----------------- Inter-token Latency ------------------
 Mean ITL (ms):                                    250.00
 P50 ITL (ms):                                     250.00

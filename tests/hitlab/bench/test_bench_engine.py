@@ -16,7 +16,16 @@ import pytest
 from contract.errors import ScenarioError
 from tests.hitlab.bench.conftest import CHAT, WORKLOADS, Bench, summary_of
 from tests.hitlab.conftest import Hitlab, end_of, errors, start_command
-from tests.misbehaving_server import METRICS, MisbehavingServer, answers, hangs, resets, times
+from tests.misbehaving_server import (
+    METRICS,
+    Fault,
+    MisbehavingServer,
+    answers,
+    hangs,
+    leaves_out_usage,
+    resets,
+    times,
+)
 
 REQUESTS = {
     "long-doc-qa": (4, 8),
@@ -159,6 +168,29 @@ def test_failures_are_counted_by_class_and_never_retried(
     broken_rows = [row for row in rows if row["successful"] == "False"]
     assert {row["error"] for row in broken_rows} == {"HTTP 500: out of luck"}
     assert {row["ttft"] for row in broken_rows} == {""}
+
+
+WARM_FAULTS: dict[str, Fault] = {
+    "busy": answers(429, b'{"error": {"message": "slow down"}}'),
+    "refused": answers(400, b'{"error": {"message": "too long"}}'),
+    "garbage": answers(200, b"<html>", "text/html"),
+    "no usage": leaves_out_usage(),
+}
+
+
+@pytest.mark.parametrize("fault", WARM_FAULTS)
+def test_a_failed_warm_request_is_a_failed_request(
+    broken: MisbehavingServer, bench: Bench, tmp_path: Path, fault: str
+) -> None:
+    broken.instead[CHAT] = times(1, WARM_FAULTS[fault])
+    ended = bench(broken.url, "long-doc-qa")
+    assert ended.code == 1, ended.err
+    summary = summary_of(tmp_path)
+    assert (summary["status"], summary["validation"]["status"]) == ("partial", "PASS_WITH_WARNING")
+    assert summary["results"]["failed_requests"] == 0, "the result is of the measured phase"
+    assert "WARM_REQUESTS_FAILED" in codes(summary)
+    (error,) = errors(ended)
+    assert error.startswith("ERROR: 1 requests failed (1 in ")
 
 
 def test_a_broken_stream_and_a_stall(broken: MisbehavingServer, bench: Bench, tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from contract.errors import ScenarioError, ServiceError
-from contract.redaction import Redactor
 from prompts.tokenizer import load_tokenizer
 from runner.bench.engine import base_url, find_engine
 from runner.bench.lmcache import LmCache
@@ -84,7 +83,7 @@ def routes() -> Iterator[Routes]:
 
 
 def find(routes: Routes, model: str | None = None) -> Any:
-    return find_engine(routes.url, model, api_key="", redact=Redactor())
+    return find_engine(routes.url, model, api_key="")
 
 
 def settings(workload: str = "long-doc-qa", **values: Any) -> Any:

@@ -11,6 +11,7 @@ from hitlab_aisbench.attempts import Attempts, Row
 
 from contract.errors import DriverError
 from contract.records import to_batch
+from contract.redaction import Redactor
 from runner.drivers.aisbench.attempts import AttemptReader
 
 ROW = Row(position=3, request_id="request-00000003", group="group-1", dp_rank=1, lane_sequence=2)
@@ -28,7 +29,7 @@ def answered() -> Answer:
 
 
 def test_an_attempt_becomes_a_record(tmp_path: Path) -> None:
-    reader = AttemptReader(tmp_path)
+    reader = AttemptReader(tmp_path, Redactor("s3cret-key"))
     with Attempts(tmp_path) as attempts:
         attempts.begin(ROW, 1)
         assert list(reader.read()) == []
@@ -49,18 +50,18 @@ def test_an_attempt_becomes_a_record(tmp_path: Path) -> None:
 
 def test_a_failure_is_one_line_without_the_key(tmp_path: Path) -> None:
     answer = Answer()
-    answer.fail("http", "HTTP 401: Bearer s3cret\nis wrong " + "x" * 500)
-    attempts = Attempts(tmp_path, secret="s3cret").__enter__()
+    answer.fail("http", "HTTP 401: Bearer s3cret-key\nis wrong " + "x" * 500)
+    attempts = Attempts(tmp_path, secret="s3cret-key").__enter__()
     attempts.begin(ROW, 1)
     attempts.end(ROW, 1, 1, 1.0, answer)
-    attempts.__exit__(RuntimeError, RuntimeError("the end, s3cret"), None)
-    reader = AttemptReader(tmp_path)
+    attempts.__exit__(RuntimeError, RuntimeError("the end, s3cret-key"), None)
+    reader = AttemptReader(tmp_path, Redactor("s3cret-key"))
     (record,) = reader.read()
     assert record.error_text is not None
     assert record.error_text.startswith("HTTP 401: Bearer *** is wrong xxx")
     assert len(record.error_text) == 300
     assert reader.errors == ["the end, ***"]
-    assert b"s3cret" not in next(tmp_path.iterdir()).read_bytes()
+    assert b"s3cret-key" not in next(tmp_path.iterdir()).read_bytes()
 
 
 def test_a_process_that_dies_leaves_unfinished_attempts(tmp_path: Path) -> None:
@@ -72,7 +73,7 @@ def test_a_process_that_dies_leaves_unfinished_attempts(tmp_path: Path) -> None:
         attempts.begin(ROW._replace(position=4), 1)
         os._exit(9)  # no last line
     os.waitpid(pid, 0)
-    reader = AttemptReader(tmp_path)
+    reader = AttemptReader(tmp_path, Redactor("s3cret-key"))
     assert len(list(reader.read())) == 1
     assert reader.dead()
     (record,) = reader.unfinished("reset", "it died", 10)
@@ -89,7 +90,7 @@ def test_a_line_that_is_still_being_written_is_read_later(tmp_path: Path) -> Non
     other = tmp_path / "other"
     other.mkdir()
     file = other / "attempts.1.jsonl"
-    reader, found = AttemptReader(other), []
+    reader, found = AttemptReader(other, Redactor()), []
     with file.open("wb", buffering=0) as growing:
         fcntl.flock(growing, fcntl.LOCK_EX)
         for byte in whole:
@@ -104,4 +105,4 @@ def test_a_line_that_is_still_being_written_is_read_later(tmp_path: Path) -> Non
 def test_what_the_plugin_does_not_write_is_refused(tmp_path: Path, line: bytes) -> None:
     (tmp_path / "attempts.1.jsonl").write_bytes(line)
     with pytest.raises(DriverError, match="not what HitLab's AISBench plugin writes"):
-        list(AttemptReader(tmp_path).read())
+        list(AttemptReader(tmp_path, Redactor("s3cret-key")).read())

@@ -20,7 +20,7 @@ READY = '{"protocol": 1, "work_dir": "w"}'
 START = f"""
 import os, subprocess, sys, time
 job, descriptor = sys.argv[1], int(sys.argv[2])
-print("a line with s3cret", flush=True)
+print("a line with s3cret-key", flush=True)
 os.write(descriptor, {READY!r}.encode())
 os.close(descriptor)
 folder = sys.stdin.readline().strip()
@@ -42,8 +42,8 @@ def started(tmp_path: Path, program: str) -> Iterator[tuple[AisbenchProcess, lis
         scratch=tmp_path,
         records=tmp_path,
         log=tmp_path / "aisbench.log",
-        api_key="s3cret",
-        redact=Redactor("s3cret"),
+        api_key="s3cret-key",
+        redact=Redactor("s3cret-key"),
         say=said.append,
     ) as process:
         yield process, said
