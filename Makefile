@@ -62,7 +62,7 @@ test: .venv-dev/ready
 
 # Nothing is captured: the engine takes its time, and its progress is worth seeing.
 test-real: .venv-dev/ready
-	@.venv-dev/bin/pytest --capture=no tests/real
+	@.venv-dev/bin/pytest --capture=no --durations=10 tests/real
 	@$(took)
 
 # The driver looks for it where this puts it; HITLAB_AISBENCH_PYTHON names another one.
@@ -71,7 +71,7 @@ aisbench:
 	@$(took)
 
 test-aisbench: .venv-dev/ready
-	@.venv-dev/bin/pytest --capture=no tests/aisbench
+	@.venv-dev/bin/pytest -v -n 2 --dist loadgroup --durations=10 tests/aisbench
 	@$(took)
 
 # bench server and bench l2 go on with its python; HITLAB_TIERS_PYTHON names another one.
@@ -80,7 +80,7 @@ tiers:
 	@$(took)
 
 test-tiers: .venv-dev/ready
-	@.venv-dev/bin/pytest --durations=10 tests/tiers/real
+	@.venv-dev/bin/pytest -v -n 2 --dist loadfile --durations=10 tests/tiers/real
 	@$(took)
 
 test-stack: .venv-dev/ready

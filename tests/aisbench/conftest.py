@@ -1,14 +1,18 @@
 """The real AISBench, in its own environment, against simulated engines and a real vLLM with two ranks.
 
 Where AISBench cannot be had at all (no disk, no package) the tests skip with the reason; under `CI=true` they fail.
+
+They run in two processes: AISBench takes its time to start, on one core. The tests of the real engine are kept in one of
+the two, so that it is started once; a test that compares times is `alone` on the machine while it runs.
 """
 
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +28,26 @@ __all__ = ["qwen_directory", "start_engine", "vllm_engine", "vllm_python"]
 
 HITLAB = Path(sys.executable).with_name("hitlab")
 LONGEST_RUN_SECONDS = 300
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "alone: compares times; no other test runs meanwhile")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "vllm_engine" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("real engine"))
+
+
+@pytest.fixture(autouse=True)
+def turn(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Waits until no `alone` test runs; an `alone` test until no other one does."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    with (shared / "turn.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX if request.node.get_closest_marker("alone") else fcntl.LOCK_SH)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -81,13 +81,14 @@ def test_cold(
         assert 8 < run.measurement["load"]["max_in_flight"] <= batch_size
 
 
-RUNS = 5
+RUNS = 3
 
 
+@pytest.mark.alone
 def test_both_drivers_measure_the_same(
     vllm_engine: RunningEngine, qwen_directory: Path, make_job: MakeJob
 ) -> None:
-    """Five runs of each, alternating, on the same data: equal tokens per request, and the same TTFT."""
+    """Three runs of each, alternating, on the same data: equal tokens per request, and the same TTFT."""
     job = make_job(
         document(
             vllm_engine,
