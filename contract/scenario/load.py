@@ -55,9 +55,17 @@ def read_document(path: Path) -> Any:
 
 
 def parse_scenario(
-    raw: Any, *, source: str = "scenario", folder: Path | None = None, mode: rules.Mode = "text"
+    raw: Any,
+    *,
+    source: str = "scenario",
+    folder: Path | None = None,
+    mode: rules.Mode = "text",
+    files: bool = True,
 ) -> Scenario:
-    """`raw` (a JSON-like object) as a checked Scenario. Paths are resolved against `folder`, default the current one."""
+    """`raw` (a JSON-like object) as a checked Scenario. Paths are resolved against `folder`, default the current one.
+
+    `files` False: only the text is checked, and the files of lengths that it names are not read.
+    """
     if not isinstance(raw, Mapping):
         raise ScenarioProblems(source, [Problem("", "must hold one object at the top")])
     readable, problems = plain(_for_mode(raw, mode))
@@ -69,7 +77,7 @@ def parse_scenario(
         scenario = Scenario.model_validate(document)
     except ValidationError as error:
         found += from_validation_error(error, Scenario, document)
-    found += _rule_problems(document, mode)
+    found += _rule_problems(document, mode, files=files)
     problems += without_the_known(found, known=problems)
     if problems or scenario is None:
         raise ScenarioProblems(source, problems)
@@ -88,7 +96,7 @@ def _for_mode(raw: Mapping[str, Any], mode: rules.Mode) -> dict[str, Any]:
 SectionModel = TypeVar("SectionModel", bound=BaseModel)
 
 
-def _rule_problems(document: Mapping[str, Any], mode: rules.Mode) -> Iterator[Problem]:
+def _rule_problems(document: Mapping[str, Any], mode: rules.Mode, *, files: bool) -> Iterator[Problem]:
     """Rules over the sections that are valid by themselves; a broken section silences only rules that need it."""
 
     def section(name: str, model: type[SectionModel]) -> SectionModel | None:
@@ -116,7 +124,7 @@ def _rule_problems(document: Mapping[str, Any], mode: rules.Mode) -> Iterator[Pr
     if aisbench:
         yield from rules.aisbench_rules(aisbench)
     if requests:
-        yield from rules.requests_rules(requests)
+        yield from rules.requests_rules(requests, files=files)
     if requests and multimodal:
         yield from rules.multimodal_rules(mode, requests, multimodal)
     if mode == "mm":
@@ -124,9 +132,9 @@ def _rule_problems(document: Mapping[str, Any], mode: rules.Mode) -> Iterator[Pr
     if prefix_cache:
         yield from rules.assignment_rules(prefix_cache.groups)
     if requests and prefix_cache:
-        yield from rules.override_rules(requests, prefix_cache.groups)
+        yield from rules.override_rules(requests, prefix_cache.groups, files=files)
     if tokenizer and requests and prefix_cache:
-        yield from rules.non_shared_rules(tokenizer, requests, prefix_cache)
+        yield from rules.non_shared_rules(tokenizer, requests, prefix_cache, files=files)
 
 
 def _drop_unknown(content: Any, error: ValidationError) -> bool:

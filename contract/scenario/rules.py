@@ -31,13 +31,16 @@ from contract.scenario.problems import Problem, show
 
 Mode = Literal["text", "mm"]
 
+UNSEEN = ("Cc", "Cf", "Zl", "Zp")
+"""Unicode categories of what does not show: controls, formats (bidirectional overrides among them), line separators."""
 LONGEST_NAME = 200
 """Bytes: a file system takes 255, and the stamp and endings of the artifacts' names come behind it."""
 
 
 def run_rules(run: Run) -> Iterator[Problem]:
+    """These names become parts of file names, of labels and of lines on a terminal."""
     for path, name in (("run.run_id", run.run_id), ("run.output_dir", Path(run.output_dir).name)):
-        if any(category(character) == "Cc" for character in name):
+        if any(category(character) in UNSEEN for character in name):
             yield Problem(path, f"found {show(name)}; names files, so it must hold no control characters")
         if len(name.encode()) > LONGEST_NAME:
             yield Problem(
@@ -67,8 +70,10 @@ def selection_rules(path: str, selection: Selection) -> Iterator[Problem]:
                 yield Problem(f"{path}.values[{index}]", f"found {show(value)}; must be a SHA-256 as text")
 
 
-def length_rules(path: str, length: InputLength | OutputLength, count: int) -> Iterator[Problem]:
-    """Rules of one length object for `count` requests; files are read."""
+def length_rules(
+    path: str, length: InputLength | OutputLength, count: int, *, files: bool = True
+) -> Iterator[Problem]:
+    """Rules of one length object for `count` requests. `files`: the one that it names is read and checked, too."""
     if length.mode in ("uniform", "truncated_normal"):
         for name in ("min", "max"):
             if getattr(length, name) is None:
@@ -76,7 +81,7 @@ def length_rules(path: str, length: InputLength | OutputLength, count: int) -> I
         if length.min is not None and length.max is not None and length.max < length.min:
             yield Problem(f"{path}.max", f"found {length.max}; must be >= min {length.min}")
     elif length.mode == "csv":
-        yield from _csv_rules(path, length, count)
+        yield from _csv_rules(path, length, count, files=files)
     elif isinstance(length, InputLength) and length.mode == "explicit":
         if not length.values:
             yield Problem(f"{path}.values", "mode explicit needs a list of lengths that is not empty")
@@ -94,9 +99,13 @@ def length_rules(path: str, length: InputLength | OutputLength, count: int) -> I
             yield Problem(f"{path}.ranges", f"counts add up to {total} for {count} requests")
 
 
-def _csv_rules(path: str, length: InputLength | OutputLength, count: int) -> Iterator[Problem]:
+def _csv_rules(
+    path: str, length: InputLength | OutputLength, count: int, *, files: bool
+) -> Iterator[Problem]:
     if length.path is None:
         yield Problem(f"{path}.path", "is missing; mode csv needs it")
+        return
+    if not files:
         return
     try:
         rows = read_lengths(Path(length.path), _columns(length), at_most=count)
@@ -112,8 +121,8 @@ def _columns(length: InputLength | OutputLength) -> tuple[str, ...]:
     return INPUT_COLUMNS if isinstance(length, InputLength) else OUTPUT_COLUMNS
 
 
-def shortest(length: InputLength, count: int) -> int | None:
-    """The least input length that can come out of `count`; None when the object itself is not usable."""
+def shortest(length: InputLength, count: int, *, files: bool = True) -> int | None:
+    """The least input length that can come out of `count`; None: the object is not usable, or its file not to be read."""
     candidates: list[int] = []
     if length.mode == "fixed":
         candidates = [length.value]
@@ -123,7 +132,7 @@ def shortest(length: InputLength, count: int) -> int | None:
         candidates = [part.min for part in length.ranges or ()]
     elif length.mode == "truncated_normal" and length.min is not None:
         candidates = [length.min]
-    elif length.mode == "csv" and length.path is not None:
+    elif length.mode == "csv" and length.path is not None and files:
         try:
             candidates = read_lengths(Path(length.path), INPUT_COLUMNS, at_most=count)
         except ScenarioError:
@@ -135,9 +144,9 @@ def corpus_rules(corpus: Corpus) -> Iterator[Problem]:
     yield from selection_rules("corpus.selection", corpus.selection)
 
 
-def requests_rules(requests: Requests) -> Iterator[Problem]:
-    yield from length_rules("requests.input_length", requests.input_length, requests.count)
-    yield from length_rules("requests.output_length", requests.output_length, requests.count)
+def requests_rules(requests: Requests, *, files: bool = True) -> Iterator[Problem]:
+    for name in ("input_length", "output_length"):
+        yield from length_rules(f"requests.{name}", getattr(requests, name), requests.count, files=files)
 
 
 def assignment_rules(groups: Groups) -> Iterator[Problem]:
@@ -153,7 +162,7 @@ def assignment_rules(groups: Groups) -> Iterator[Problem]:
         yield Problem(path, "must not all be 0")
 
 
-def override_rules(requests: Requests, groups: Groups) -> Iterator[Problem]:
+def override_rules(requests: Requests, groups: Groups, *, files: bool = True) -> Iterator[Problem]:
     """Overrides name an existing group and fit the number of requests it really gets."""
     sizes = None if list(assignment_rules(groups)) else group_sizes(requests.count, groups)
     for name, override in groups.overrides.items():
@@ -168,14 +177,14 @@ def override_rules(requests: Requests, groups: Groups) -> Iterator[Problem]:
             yield from selection_rules(f"{path}.corpus_selection", override.corpus_selection)
         if sizes is None or sizes[index] == 0:
             continue
-        if override.input_length is not None:
-            yield from length_rules(f"{path}.input_length", override.input_length, sizes[index])
-        if override.output_length is not None:
-            yield from length_rules(f"{path}.output_length", override.output_length, sizes[index])
+        for field in ("input_length", "output_length"):
+            length = getattr(override, field)
+            if length is not None:
+                yield from length_rules(f"{path}.{field}", length, sizes[index], files=files)
 
 
 def non_shared_rules(
-    tokenizer: Tokenizer, requests: Requests, prefix_cache: PrefixCache
+    tokenizer: Tokenizer, requests: Requests, prefix_cache: PrefixCache, *, files: bool = True
 ) -> Iterator[Problem]:
     """Every input length that can come out leaves room for the seed and the non-shared minimum."""
     seed_tokens = prefix_cache.seed_blocks * tokenizer.block_size
@@ -192,7 +201,7 @@ def non_shared_rules(
         if override.input_length is not None:
             lengths[f"prefix_cache.groups.overrides.{name}.input_length"] = override.input_length
     for path, length in lengths.items():
-        least = shortest(length, requests.count)
+        least = shortest(length, requests.count, files=files)
         if least is not None and least < minimum:
             yield Problem(path, f"can be {least} tokens; must be >= the {minimum} that are never shared")
 

@@ -24,6 +24,9 @@ def command(
         Path | None,
         typer.Option("--output-dir", metavar="DIR", help="Instead of run.output_dir.", show_default=False),
     ] = None,
+    manifest_only: Annotated[
+        bool, typer.Option("--manifest-only", help="Print the manifest's path alone, for scripts.")
+    ] = False,
 ) -> None:
     if mode is None:
         raise ScenarioError(
@@ -38,4 +41,7 @@ def command(
     with terminal.progress() as progress:
         build = prepare if mode == "text" else prepare_images
         shown = build(scenario, overwrite=overwrite, output_dir=output_dir, progress=progress)
+    if manifest_only:
+        print(shown["manifest"])
+        return
     print_json(shown, one_line=True)

@@ -45,24 +45,44 @@ def test_needs_tells_engine_paths_and_variables(tmp_path: Path) -> None:
     path.write_text(json.dumps({"engine": engine, "tokenizer": {"path": "/models/Q"}}))
     done = hitlab("needs", "--scenario", path)
     assert done.returncode == 0
-    assert done.stdout.splitlines() == [
+    assert done.stdout.split("\0") == [
         "engine vllm",
         "driver native",
         f"path {tmp_path}/GSM8K.jsonl",
         "path /models/Q",
         "variable HF_TOKEN",
+        "",
     ]
     refused = hitlab("needs", "--scenario", path, "--mounted", tmp_path)
     assert refused.returncode == 2
     assert refused.stderr.startswith("ERROR: tokenizer.path: /models/Q ")
 
 
+def test_needs_checks_the_whole_text_and_no_path_forges_an_entry(tmp_path: Path) -> None:
+    """The files that it names need not be there."""
+    path = tmp_path / "a.json"
+    lengths = {"mode": "csv", "path": "absent.csv"}
+    path.write_text(json.dumps({"requests": {"input_length": lengths}, "corpus": {"path": "x\nvariable A"}}))
+    done = hitlab("needs", "--scenario", path)
+    assert done.returncode == 0, done.stderr
+    assert [need.partition(" ")[0] for need in done.stdout.split("\0")] == [
+        "engine", "driver", "path", "path", "path", "",
+    ]  # fmt: skip
+    path.write_text(json.dumps({"engine": {"env_from": ["a[$(id)]"]}, "requests": {"count": 0}}))
+    refused = hitlab("needs", "--scenario", path)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert [line.split(": ")[2] for line in refused.stderr.splitlines()] == [
+        "requests.count",
+        "engine.env_from[0]",
+    ]
+
+
 def test_a_plugin_scenario_without_an_engine_section_has_an_external_one(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text("{}")
-    assert hitlab("needs", "--scenario", path).stdout.startswith("engine external\ndriver native\n")
+    assert hitlab("needs", "--scenario", path).stdout.startswith("engine external\0driver native\0")
     path.write_text('{"aisbench": {}}')
-    assert hitlab("needs", "--scenario", path).stdout.startswith("engine external\ndriver aisbench\n")
+    assert hitlab("needs", "--scenario", path).stdout.startswith("engine external\0driver aisbench\0")
 
 
 def test_demo_without_data_is_the_error_of_run(tmp_path: Path) -> None:

@@ -161,6 +161,13 @@ def test_driver_falls_back_to_aisbench_settings() -> None:
             {"run": {"run_id": "a/b"}},
             "run.run_id: found 'a/b'; names files, so it must hold no path separator",
         ),
+        *(
+            (
+                {"run": {"run_id": f"a{control}b"}},
+                f"run.run_id: found {f'a{control}b'!r}; names files, so it must hold no control characters",
+            )
+            for control in ("\n", "\x1b[2J", "\u202e")
+        ),
         (
             {"requests": {"input_length": {"mode": "csv"}}},
             "requests.input_length.path: is missing; mode csv needs it",
@@ -169,6 +176,17 @@ def test_driver_falls_back_to_aisbench_settings() -> None:
 )
 def test_one_mistake_is_one_line(raw: dict[str, Any], expected: str) -> None:
     assert problems(raw) == [expected]
+
+
+def test_the_text_alone_can_be_checked(tmp_path: Path) -> None:
+    """A container that does not see the files yet tells every mistake but theirs."""
+    lengths = {"mode": "csv", "path": "absent.csv"}
+    groups = {"count": 1, "overrides": {"group-0": {"input_length": lengths}}}
+    raw = {"requests": {"input_length": lengths}, "prefix_cache": {"groups": groups}}
+    assert parse_scenario(raw, folder=tmp_path, files=False).requests.input_length.mode == "csv"
+    assert len(problems(raw, folder=tmp_path)) == 2
+    (mistake,) = problems({**raw, "run": {"run_id": "a/b"}}, folder=tmp_path, files=False)
+    assert mistake.startswith("run.run_id: ")
 
 
 def test_all_mistakes_at_once() -> None:
