@@ -2,7 +2,8 @@
 # paths, so that paths mean the same inside and out: MODELS_DIR and DATA_DIR to read, ARTIFACTS_DIR (default ./artifacts)
 # to write.
 #
-# Gives: here, artifacts, mounts, private; usage_error, folder_of, mount_folders, hand_secrets, hitlab.
+# Gives: here, artifacts, mounts, private; usage_error, folder_of, mount_folders, hand_secrets, hitlab; and what
+# attended.sh gives. A signal ends whatever runs, and the exit code is 130.
 
 usage_error() {
     echo "ERROR: $1" >&2
@@ -17,7 +18,17 @@ folder_of() { # NAME VALUE -> absolute path without symbolic links
 }
 
 here=$(cd "$(dirname "$(realpath "$0")")/.." && pwd)
-"$here/docker/check"
+. "$here/docker/attended.sh"
+
+private=
+finish() {
+    local code=$?
+    [ -z "$private" ] || rm -rf -- "$private"
+    [ -z "$interrupted" ] || code=130
+    exit "$code"
+}
+trap finish EXIT
+attend "$here/docker/check"
 
 artifacts=${ARTIFACTS_DIR:-$here/artifacts}
 mkdir -p "$artifacts" 2>/dev/null || true
@@ -31,8 +42,7 @@ for setting in MODELS_DIR DATA_DIR; do
 done
 mounts[$artifacts]=rw
 
-private=$(mktemp -d)
-trap 'rm -rf "$private"' EXIT
+private=$(mktemp -d "${TMPDIR:-/tmp}/hitlab-bench.XXXXXXXX")
 
 options=(--rm --no-TTY --user "$(id -u):$(id -g)" --env HOME="$HOME" --env ARTIFACTS_DIR="$artifacts")
 # Where the stack's Prometheus runs (make watch), the run says when that one cannot see the engine.
@@ -52,19 +62,31 @@ mount_folders() { # once all of them are in mounts
 }
 
 hand_secrets() { # NAMES of variables: in a file, because `docker inspect` shows a container's variables to everybody
-    local name
+    local name value
     (
         umask 077
         for name in "$@"; do
-            [ -z "${!name:-}" ] || printf '%s=%s\n' "$name" "${!name}"
+            # Only then may the shell look up what the name stands for: it would run commands in any other text.
+            [[ $name =~ ^[A-Za-z_][A-Za-z0-9_]*$ ]] || usage_error "$(printf '%q is not the name of a variable' "$name")"
+            value=${!name:-}
+            value=${value%$'\n'} value=${value%$'\r'}
+            [[ $value != *[$'\n\r']* ]] || usage_error "$name: its value has more than one line; set it to one line"
+            [ -z "$value" ] || printf '%s=%s\n' "$name" "$value"
         done >"$private/secrets"
     )
     options+=(--volume "$private/secrets:/run/hitlab-secrets:ro" --env HITLAB_SECRETS_FILE=/run/hitlab-secrets)
 }
 
-hitlab() { # SERVICE ARGUMENTS
-    docker compose --progress quiet --project-directory "$here" run "${options[@]}" "$@"
+steps=0
+hitlab() { # SERVICE ARGUMENTS: HitLab's exit code, or 130 after a signal. Its container is gone when this returns.
+    local code=0
+    container=${private##*/}-$((++steps))
+    attend docker compose --progress quiet --project-directory "$here" run --name "$container" "${options[@]}" "$@" ||
+        code=$?
+    [ "$code" = 0 ] || docker rm --force "$container" >/dev/null 2>&1 || true
+    container=
+    return "$code"
 }
 
 # The image is built where it is not there yet; Compose's own words about that are for stderr.
-docker compose --progress quiet --project-directory "$here" --profile bench build --quiet bench >&2
+attend docker compose --progress quiet --project-directory "$here" --profile bench build --quiet bench >&2
