@@ -1,9 +1,11 @@
 """Comparing the version an engine states with the versions in which vLLM changed what it counts (vllm.md E.2)."""
 
 import re
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-_VERSION = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?(.*)", re.DOTALL)
+LONGEST_PART: Final = 6
+
+_VERSION = re.compile(r"v?([0-9]+)\.([0-9]+)(?:\.([0-9]+))?(.*)", re.DOTALL)
 _PRERELEASE = re.compile(r"[.\-_]?(?:dev|rc|a|b)\d*", re.IGNORECASE)
 
 
@@ -26,6 +28,8 @@ def parse_version(text: str | None) -> EngineVersion | None:
         return None
     major, minor, patch, rest = found.groups()
     if patch is None and _PRERELEASE.match(rest):
+        return None
+    if max(map(len, found.groups("")[:3])) > LONGEST_PART:
         return None
     return EngineVersion(int(major), int(minor), int(patch or 0), _PRERELEASE.match(rest) is None)
 

@@ -14,8 +14,8 @@ import orjson
 LARGEST_TOKENS: Final = 2**31 - 1
 """Tokens of one request, answer, block or model length; also the largest token id. A hundred million of them add up to
 less than 2^63."""
-LARGEST_COUNT: Final = 2**50
-"""One counter of a metrics page. Doubles are exact up to 2^53; 4,096 ranks of this add up to less than 2^63."""
+LARGEST_COUNT: Final = 2**53
+"""One counter of a metrics page: up to here doubles are exact, and a thousand ranks of it stay below 2^63."""
 LONGEST_NAME: Final = 1000
 """Characters of a name, a version, a label."""
 LARGEST_BODY: Final = 64 * 2**20

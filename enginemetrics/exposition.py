@@ -9,6 +9,8 @@ from contract.errors import ServiceError
 from contract.foreign_text import presentable
 
 _SHOWN = 120
+_LONGEST_LINE = 1 << 16
+"""Characters. The parser's time grows with the square of a line's."""
 
 
 class _Lines:
@@ -30,6 +32,8 @@ class _Lines:
             self.number, self.line = number, line
             if line.lstrip().startswith("#"):
                 continue
+            if len(line) > _LONGEST_LINE:
+                raise ValueError("line too long")
             if self._buckets or not line.partition("{")[0].endswith("_bucket"):
                 yield line
 
@@ -50,8 +54,8 @@ def parse_exposition(text: str, *, source: str = "metrics", buckets: bool = True
     try:
         for family in families:
             samples.extend(family.samples)  # type: ignore[attr-defined]
-    except (ValueError, IndexError, KeyError) as error:
-        shown = presentable(lines.line, _SHOWN)
+    except (ValueError, IndexError, KeyError, OverflowError) as error:
+        shown = presentable(lines.line[:_LONGEST_LINE], _SHOWN)
         raise ServiceError(
             f"{source}: line {lines.number} is not Prometheus text: '{shown}' "
             "(is this the address, or the file, of a /metrics page?)"

@@ -1,33 +1,15 @@
 """Fetch metrics pages. The only module of this package that touches the network."""
 
-import os
-import time
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
-import requests
-from requests.auth import AuthBase, HTTPBasicAuth
-
 from contract.errors import ServiceError
 from contract.foreign_text import presentable
+from contract.http_call import CallError, Reply, call
 
-_ACCEPT: Final = "text/plain;version=0.0.4"
-_LARGEST: Final = 64 * 2**20
-_CHUNK: Final = 1 << 16
-
-
-class _Bearer(AuthBase):
-    """Sends the key, and keeps `requests` from replacing it with an entry of ~/.netrc."""
-
-    def __init__(self, key: str | None) -> None:
-        self._key = key
-
-    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
-        if self._key:
-            request.headers["Authorization"] = f"Bearer {self._key}"
-        return request
+_ACCEPT: Final = {"Accept": "text/plain;version=0.0.4"}
 
 
 def fetch(
@@ -49,70 +31,42 @@ def fetch(
     Raises:
         ServiceError: anything but a complete 200 answer with Prometheus text.
     """
-    with requests.Session() as session:
-        session.trust_env = False
-        return [
-            _fetch_one(session, url, _authentication(logins.get(url), api_key), timeout_seconds)
-            for url in ([urls] if isinstance(urls, str) else urls)
-        ]
+    return [
+        _fetch_one(url, logins.get(url), api_key, timeout_seconds)
+        for url in ([urls] if isinstance(urls, str) else urls)
+    ]
 
 
-def redirected(url: str, response: requests.Response) -> str:
+def redirected(url: str, reply: Reply) -> str:
     """The line for an answer that leads elsewhere."""
-    target = presentable(str(response.headers.get("Location", "")))
-    return f"{_without_credentials(url)}: HTTP {response.status_code}, leads to {target}; name that address itself"
+    target = presentable(reply.leads_to or "")
+    return f"{_without_credentials(url)}: HTTP {reply.status}, leads to {target}; name that address itself"
 
 
-def _authentication(login: tuple[str, str] | None, api_key: str | None) -> AuthBase:
-    return _Bearer(api_key) if login is None else HTTPBasicAuth(*(part.encode() for part in login))
-
-
-def _fetch_one(session: requests.Session, url: str, auth: AuthBase, timeout_seconds: float) -> str:
+def _fetch_one(url: str, login: tuple[str, str] | None, api_key: str | None, timeout_seconds: float) -> str:
     where = _without_credentials(url)
-    deadline = time.monotonic() + timeout_seconds
-    body = bytearray()
     try:
-        # trust_env is off, so a private certificate authority has to be named here.
-        verify: bool | str = os.environ.get("SSL_CERT_FILE") or True
-        with session.get(
-            url,
-            headers={"Accept": _ACCEPT},
-            auth=auth,
-            timeout=timeout_seconds,
-            verify=verify,
-            stream=True,
-            allow_redirects=False,
-        ) as response:
-            if response.is_redirect:
-                raise ServiceError(redirected(url, response))
-            if response.status_code != requests.codes.ok:
-                raise ServiceError(
-                    f"{where}: HTTP {response.status_code} instead of metrics; check service.metrics_url"
-                    + (" and the API key" if response.status_code in (401, 403) else "")
-                )
-            kind = response.headers.get("Content-Type", "text/plain").partition(";")[0].strip().lower()
-            if kind not in ("text/plain", "application/openmetrics-text", ""):
-                raise ServiceError(
-                    f"{where}: answers {presentable(kind, 60)}, not Prometheus text; check service.metrics_url"
-                )
-            for chunk in response.iter_content(_CHUNK):
-                body += chunk
-                if time.monotonic() > deadline:
-                    raise requests.Timeout
-                if len(body) > _LARGEST:
-                    raise ServiceError(f"{where}: more than {_LARGEST >> 20} MiB; this is no metrics page")
-    except (requests.RequestException, OSError, ValueError) as error:
-        cause = _innermost(error)
-        # A stall in the body arrives as a connection error around a timeout.
-        if isinstance(error, requests.Timeout) or isinstance(cause, TimeoutError):
-            what = f"no complete answer within {timeout_seconds:g} s; check that the engine runs and is not stalled"
-        else:
-            what = (
-                f"cannot read metrics ({_short(cause)}); check service.metrics_url and that the engine runs"
-            )
-        raise ServiceError(f"{where}: {what}") from error
+        reply = call("GET", url, seconds=timeout_seconds, key=api_key, login=login, headers=_ACCEPT)
+    except CallError as error:
+        advice = {
+            "timeout": f"{error}; check that the engine runs and is not stalled",
+            "too_large": f"{error}; this is no metrics page",
+        }
+        otherwise = f"cannot read metrics ({error}); check service.metrics_url and that the engine runs"
+        raise ServiceError(f"{where}: {advice.get(error.kind, otherwise)}") from error
+    if reply.leads_to is not None:
+        raise ServiceError(redirected(url, reply))
+    if reply.status != 200:
+        raise ServiceError(
+            f"{where}: HTTP {reply.status} instead of metrics; check service.metrics_url"
+            + (" and the API key" if reply.status in (401, 403) else "")
+        )
+    if reply.media_type not in ("text/plain", "application/openmetrics-text", ""):
+        raise ServiceError(
+            f"{where}: answers {presentable(reply.media_type, 60)}, not Prometheus text; check service.metrics_url"
+        )
     try:
-        return body.decode("utf-8")
+        return reply.content.decode("utf-8")
     except UnicodeDecodeError as error:
         raise ServiceError(f"{where}: not UTF-8 text; check service.metrics_url") from error
 
@@ -124,14 +78,3 @@ def _without_credentials(url: str) -> str:
     except ValueError:
         return "metrics URL"
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
-
-
-def _innermost(error: BaseException) -> BaseException:
-    while (inner := error.__cause__ or error.__context__) is not None:
-        error = inner
-    return error
-
-
-def _short(cause: BaseException) -> str:
-    """A short name: the texts of `requests` repeat the URL, credentials included."""
-    return cause.strerror if isinstance(cause, OSError) and cause.strerror else type(cause).__name__

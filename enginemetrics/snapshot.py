@@ -1,14 +1,15 @@
 """What an engine's metrics say at one moment, per data-parallel rank."""
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from prometheus_client.samples import Sample
 
 from contract.errors import ServiceError
+from contract.foreign import LARGEST_COUNT, LARGEST_TOKENS, counted, decimal_number, finite, shown
+from contract.foreign_text import presentable
 from enginemetrics.exposition import parse_exposition
 from enginemetrics.names import (
     BREAKDOWNS,
@@ -24,6 +25,9 @@ from enginemetrics.names import (
     Unit,
     newest,
 )
+
+MOST_SHOWN: Final = 200
+MOST_NAMED: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,13 +173,14 @@ class _Scrape:
         elif label:
             digits = label[len(label.rstrip("0123456789")) :]
             if digits:
-                rank = int(digits)
+                number = decimal_number(digits)
+                rank = LARGEST_COUNT if number is None else number
             elif self.dp_size == 1:
                 rank = 0
             else:
                 raise ServiceError(
-                    f'{self.source}: {sample.name} has engine="{label}", which names no rank; '
-                    f'add "{label}" to service.engine_label_map'
+                    f'{self.source}: {sample.name} has engine="{_short(label)}", which names no rank; '
+                    f'add "{_short(label)}" to service.engine_label_map'
                 )
         elif self.dp_size == 1:
             rank = 0
@@ -186,7 +191,7 @@ class _Scrape:
             )
         if not 0 <= rank < self.dp_size:
             raise ServiceError(
-                f"{self.source}: {sample.name} shows rank {rank} (engine={label!r}), outside "
+                f"{self.source}: {sample.name} shows rank {rank} (engine={_short(label)!r}), outside "
                 f"0..{self.dp_size - 1}; correct service.dp_size or service.engine_label_map"
             )
         return rank
@@ -275,7 +280,8 @@ def _of_model(
     for sample in samples:
         by_model[sample.labels.get("model_name")][sample.name].append(sample)
     unlabelled = by_model.pop(None, {})
-    others = sorted(str(name) for name in by_model if name != model)
+    others = sorted(_short(name) for name in by_model if name != model)
+    others = [*others[:MOST_NAMED], *["..."] * (len(others) > MOST_NAMED)]
     if model in by_model:
         if others:
             notes.append(f"{source}: series of other models left out: {', '.join(others)}")
@@ -283,7 +289,7 @@ def _of_model(
     elif len(others) == 1:
         # With several --served-model-name, vLLM labels its metrics with the first and serves all.
         notes.append(f"{source}: metrics are labelled {others[0]!r}, not {model!r}; read as the same model")
-        labelled = by_model[others[0]]
+        labelled = next(found for name, found in by_model.items() if name != model)
     elif others:
         raise ServiceError(
             f"{source}: no series of model {model!r}, but of {', '.join(others)}; set service.model to the one served"
@@ -390,7 +396,7 @@ def _read_rank(
         queries=queries,
         hits=hits,
         cache_config=config,
-        counters_created=min((s.value for s in created), default=None),
+        counters_created=min((told for s in created if (told := finite(s.value)) is not None), default=None),
         unavailable=unavailable,
         **values,
     )
@@ -400,10 +406,13 @@ def _count(samples: Sequence[Sample], source: str) -> int | str:
     """The sum of a counter's series, or why there is none."""
     total = 0
     for sample in samples:
-        value = sample.value
-        if not math.isfinite(value) or value < 0 or value != int(value):
-            return f"{source}: {sample.name}{sample.labels or ''} is {value}, which is no count"
-        total += int(value)
+        value = counted(sample.value)
+        if value is None:
+            labels = _short(str(sample.labels or ""))
+            return f"{source}: {sample.name}{labels} is {shown(sample.value)}, which is no count"
+        total += value
+    if total > LARGEST_COUNT:
+        return f"{source}: {samples[0].name} adds up to {shown(total)}, which is no count"
     return total
 
 
@@ -411,10 +420,9 @@ def _gauge(samples: Sequence[Sample], *, whole: bool) -> float | str:
     values = {sample.value for sample in samples}
     if len(values) > 1:
         return f"{len(samples)} processes report different values of {samples[0].name}"
-    value = values.pop()
-    if not math.isfinite(value):
-        return f"{samples[0].name} is {value}"
-    return int(value) if whole else float(value)
+    told = values.pop()
+    value = counted(told) if whole else finite(told)
+    return f"{samples[0].name} is {shown(told)}" if value is None else value
 
 
 def _required(count: int | str) -> int:
@@ -450,7 +458,7 @@ def _cache_config(scrape: _Scrape, rank: int, queries: str) -> tuple[CacheConfig
         block_size=_label_int(labels, "block_size"),
         num_gpu_blocks=_label_int(labels, "num_gpu_blocks"),
         blocks_per_rank=_blocks_per_rank(labels, ranks_of_page),
-        kv_cache_size_tokens=_label_int(labels, "kv_cache_size_tokens"),
+        kv_cache_size_tokens=_label_int(labels, "kv_cache_size_tokens", LARGEST_COUNT),
         enable_prefix_caching={"True": True, "False": False}.get(prefix_caching or ""),
         prefix_caching_hash_algo=_label_text(labels, "prefix_caching_hash_algo"),
         prefix_match_unit=_label_int(labels, "prefix_match_unit"),
@@ -494,17 +502,22 @@ def _external_tier(
     return False, None
 
 
+def _short(text: str | None) -> str:
+    """A label as a message shows it."""
+    return presentable(text or "", MOST_SHOWN)
+
+
 def _label_text(labels: Mapping[str, str], name: str) -> str | None:
     """A label's text; vLLM writes Python's None as the word."""
     value = labels.get(name)
     return None if value in (None, "", "None") else value
 
 
-def _label_int(labels: Mapping[str, str], name: str) -> int | None:
-    value = _label_text(labels, name)
-    return int(value) if value is not None and value.isdecimal() else None
+def _label_int(labels: Mapping[str, str], name: str, most: int = LARGEST_TOKENS) -> int | None:
+    """A size of at least 1; None for all else: nothing is counted in blocks of 0 tokens."""
+    return decimal_number(_label_text(labels, name), most) or None
 
 
 def _process_start_time(scrape: _Scrape) -> float | None:
-    values = {sample.value for sample in scrape.series.get(PROCESS_START_TIME, ())}
+    values = {finite(sample.value) for sample in scrape.series.get(PROCESS_START_TIME, ())}
     return values.pop() if len(values) == 1 else None

@@ -1,13 +1,14 @@
-"""Control calls to an engine: everything but the load itself. One request at a time, with `requests`."""
+"""Control calls to an engine: everything but the load itself. One request at a time."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
-
-import requests
-from requests.auth import HTTPBasicAuth
+from itertools import islice
+from typing import Any, Final
 
 from contract.errors import ServiceError
+from contract.foreign import ForeignDocumentError, json_document, name, token_count, token_ids
 from contract.foreign_text import presentable
+from contract.http_call import CallError, call
 from contract.redaction import learn
 from contract.scrapes import join_scrapes
 from enginemetrics.scrape import fetch, redirected
@@ -15,6 +16,7 @@ from enginemetrics.snapshot import EngineSnapshot, read_snapshot
 from runner.engines.engine import Engine
 
 RANK_HEADER = "X-data-parallel-rank"
+MOST_NAMED: Final = 20
 
 
 @dataclass(frozen=True)
@@ -53,14 +55,7 @@ class ControlClient:
         self._api_key = api_key
         self._timeout = timeout_seconds
         self._label_map = engine_label_map
-        self._session = requests.Session()
-        self._session.trust_env = False
         learn(api_key)
-        if api_key:
-            self._session.headers["Authorization"] = f"Bearer {api_key}"
-
-    def close(self) -> None:
-        self._session.close()
 
     def scrape(self) -> Scrape:
         """Fetch and read the metrics now."""
@@ -88,30 +83,58 @@ class ControlClient:
         return self.call("GET", self.engine.base_url + path)
 
     def call(self, method: str, url: str, **options: Any) -> Answer:
-        """The answer, whatever its status. Raises ServiceError when there is none, or it leads elsewhere."""
-        login = self.engine.logins.get(url)
-        auth = None if login is None else HTTPBasicAuth(*(part.encode() for part in login))
+        """The answer, whatever its status; `options` are those of `contract.http_call.call`.
+
+        Raises:
+            ServiceError: there is none, none that is whole within the time, or it leads elsewhere.
+        """
+        key, login = self._api_key or None, self.engine.logins.get(url)
         try:
-            response = self._session.request(
-                method, url, timeout=self._timeout, allow_redirects=False, auth=auth, **options
-            )
-        except requests.Timeout as error:
-            raise ServiceError(
-                f"{url}: no answer within {self._timeout:g} s; is the engine busy, or service.timeout_seconds too short?"
-            ) from error
-        except requests.ConnectionError as error:
-            raise ServiceError(
-                f"{url}: cannot be reached; start the engine or correct the address"
-            ) from error
-        except requests.RequestException as error:
-            raise ServiceError(f"{url}: {presentable(str(error))}") from error
-        if response.is_redirect:
-            raise ServiceError(redirected(url, response))
+            reply = call(method, url, seconds=self._timeout, key=key, login=login, **options)
+        except CallError as error:
+            texts = {
+                "timeout": f"{error}; is the engine busy, or service.timeout_seconds too short?",
+                "unreachable": f"cannot be reached ({error}); start the engine or correct the address",
+            }
+            otherwise = f"no usable answer ({error}); is this the address of an engine?"
+            raise ServiceError(f"{url}: {texts.get(error.kind, otherwise)}") from error
+        if reply.leads_to is not None:
+            raise ServiceError(redirected(url, reply))
         try:
-            body = response.json()
-        except requests.JSONDecodeError:
+            body = json_document(reply.content)
+        except ForeignDocumentError:
             body = None
-        return Answer(response.status_code, body, response.text)
+        return Answer(reply.status, body, reply.text)
+
+
+def engine_version(client: ControlClient) -> str | None:
+    """What the engine calls itself; None where it does not tell, or tells what is no version."""
+    answer = client.get("/version")
+    return name(answer.body.get("version")) if isinstance(answer.body, dict) else None
+
+
+def served_models(answer: Answer) -> dict[str, int | None] | None:
+    """Of /v1/models: each model's name with its max_model_len, where that is told; None: this is no list of models."""
+    entries = answer.body.get("data") if isinstance(answer.body, dict) else None
+    if answer.status != 200 or not isinstance(entries, list):
+        return None
+    return {
+        known: token_count(entry.get("max_model_len")) or None
+        for entry in entries
+        if isinstance(entry, dict) and (known := name(entry.get("id"))) is not None
+    }
+
+
+def named(models: Iterable[str], separator: str) -> str:
+    """The first of these names, as a message lists them."""
+    first = list(islice(models, MOST_NAMED + 1))
+    return separator.join([*map(repr, first[:MOST_NAMED]), *["..."] * (len(first) > MOST_NAMED)])
+
+
+def answered_tokens(answer: Answer) -> list[int] | None:
+    """The token ids that /tokenize answers; None when it does not."""
+    told = answer.body.get("tokens") if isinstance(answer.body, dict) else None
+    return token_ids(told) if answer.status == 200 else None
 
 
 def refusal(answer: Answer) -> str:

@@ -121,8 +121,6 @@ def measure(
                 raise StoppedRun(directory) from error
             record.fail(error, **checks)
             raise
-        finally:
-            client.close()
     return record.state.ending
 
 

@@ -14,7 +14,7 @@ from contract.manifest import Manifest
 from contract.measurement import Check, Finding
 from contract.scenario import Scenario
 from prompts.tokenizer import Tokenizer
-from runner.control import ControlClient, Scrape, refusal
+from runner.control import ControlClient, Scrape, engine_version, named, refusal, served_models
 from runner.engine_cache import EngineCache, engine_cache
 from runner.probe import Probe, ProbeResult, make_probe, send_probe
 from runner.settle import quiet_scrape
@@ -102,32 +102,24 @@ def preflight(
     )
 
 
-def engine_version(client: ControlClient) -> str | None:
-    """What the engine calls itself, where it tells."""
-    answer = client.get("/version")
-    return str(answer.body["version"]) if isinstance(answer.body, dict) and "version" in answer.body else None
-
-
 def check_model(client: ControlClient, checks: CheckList) -> int | None:
     """Whether the model is served. Returns its max_model_len where the engine tells."""
     model = client.engine.model
     answer = client.get("/v1/models")
-    models = answer.body.get("data") if isinstance(answer.body, dict) else None
     if answer.status in (401, 403):
         checks.require("model", f"{refusal(answer)}; set service.api_key or OPENAI_API_KEY")
-    if answer.status != 200 or not isinstance(models, list):
+    served = served_models(answer)
+    if served is None:
         checks.not_checked("model", f"/v1/models: {refusal(answer)}")
         return None
-    served = {entry.get("id"): entry for entry in models if isinstance(entry, dict)}
     checks.require(
         "model",
-        f"service.model {model!r} is not served; set it to {' or '.join(repr(name) for name in served)}"
+        f"service.model {model!r} is not served; set it to {named(served, ' or ') or 'the one that is'}"
         if model not in served
         else None,
         f"{model!r} is served",
     )
-    length = served[model].get("max_model_len")
-    return length if isinstance(length, int) else None
+    return served[model]
 
 
 def check_length(longest_request: int, max_model_len: int | None, checks: CheckList) -> None:

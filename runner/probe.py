@@ -9,6 +9,7 @@ import time
 from dataclasses import dataclass
 
 from contract.errors import ServiceError
+from contract.usage import Usage, read_usage
 from enginemetrics.difference import subtract
 from prompts.tokenizer import Tokenizer
 from runner.control import Answer, ControlClient, Scrape, refusal
@@ -18,6 +19,7 @@ from runner.settle import POLL_SECONDS
 WAIT_SECONDS = 10.0
 NATURAL_CHARACTERS = 400
 MOST_PIECES = 2000
+PROBE_OUTPUT_TOKENS = 1
 
 
 @dataclass(frozen=True)
@@ -71,13 +73,13 @@ def make_probe(
 def send_probe(client: ControlClient, probe: Probe, before: Scrape, stop: threading.Event) -> ProbeResult:
     """Send the probe to its rank and wait until that rank, and no other, has counted it; else ServiceError."""
     answer = ask(client, probe)
-    prompt_tokens, cached_tokens = _usage(answer)
-    if prompt_tokens != probe.tokens:
+    usage = usage_of(answer)
+    if usage.prompt_tokens != probe.tokens:
         raise ServiceError(
-            f"the engine counts {prompt_tokens} tokens where tokenizer.path makes {probe.tokens}; "
+            f"the engine counts {usage.prompt_tokens} tokens where tokenizer.path makes {probe.tokens}; "
             "set tokenizer.path to the engine's own tokenizer and prepare again"
         )
-    return _counted(client, probe, before, cached_tokens, stop)
+    return _counted(client, probe, before, usage.cached_tokens, stop)
 
 
 def ask(client: ControlClient, probe: Probe) -> Answer:
@@ -85,7 +87,7 @@ def ask(client: ControlClient, probe: Probe) -> Answer:
     content = (
         {"messages": chat_messages(probe.images, probe.text)} if probe.images else {"prompt": probe.text}
     )
-    body = {"model": client.engine.model, **content, "max_tokens": 1, "temperature": 0}
+    body = {"model": client.engine.model, **content, "max_tokens": PROBE_OUTPUT_TOKENS, "temperature": 0}
     answer = client.complete(body, probe.rank if client.engine.ranks > 1 else None)
     if answer.status != 200:
         hint = "; correct service.dp_size" if "data_parallel_rank" in answer.text else ""
@@ -93,13 +95,14 @@ def ask(client: ControlClient, probe: Probe) -> Answer:
     return answer
 
 
-def _usage(answer: Answer) -> tuple[int | None, int | None]:
-    usage = answer.body.get("usage") if isinstance(answer.body, dict) else None
-    if not isinstance(usage, dict):
-        return None, None
-    details = usage.get("prompt_tokens_details")
-    cached = details.get("cached_tokens") if isinstance(details, dict) else None
-    return usage.get("prompt_tokens"), cached
+def usage_of(answer: Answer) -> Usage:
+    """What the answer to a probe says of its tokens. Raises ServiceError when that cannot be."""
+    usage = read_usage(
+        answer.body.get("usage") if isinstance(answer.body, dict) else None, PROBE_OUTPUT_TOKENS
+    )
+    if usage.impossible is not None:
+        raise ServiceError(f"the engine's answer to a probe cannot be: {usage.impossible}")
+    return usage
 
 
 def _counted(

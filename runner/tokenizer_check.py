@@ -6,7 +6,7 @@ from pathlib import Path
 from contract.manifest import Manifest
 from contract.rows import read_rows
 from prompts.tokenizer import Tokenizer
-from runner.control import ControlClient
+from runner.control import ControlClient, answered_tokens
 
 MOST_SAMPLES = 8
 ROWS_LOOKED_AT = 1000
@@ -34,8 +34,8 @@ def tokens_differ(client: ControlClient, tokenizer: Tokenizer, samples: list[str
     for text in samples:
         body = {"model": client.engine.model, "prompt": text}
         answer = client.call("POST", client.engine.base_url + "/tokenize", json=body)
-        tokens = answer.body.get("tokens") if isinstance(answer.body, dict) else None
-        if answer.status != 200 or not isinstance(tokens, list):
+        tokens = answered_tokens(answer)
+        if tokens is None:
             return False, None
         ours = tokenizer.encode_for_server(text)
         if tokens != ours:

@@ -8,7 +8,7 @@ from enginemetrics.exposition import parse_exposition
 from enginemetrics.names import PREFIX_CACHE_COUNTERS
 from enginemetrics.scrape import fetch
 from enginemetrics.snapshot import CacheConfig
-from runner.control import ControlClient, Scrape, refusal
+from runner.control import ControlClient, Scrape, engine_version, named, refusal, served_models
 from runner.engines.engine import Engine
 
 CHAT = "/v1/chat/completions"
@@ -89,12 +89,8 @@ def find_engine(url: str, model: str | None, *, api_key: str) -> BenchEngine:
         return ControlClient(found, api_key=api_key, timeout_seconds=CONTROL_SECONDS, engine_label_map={})
 
     asking = client_of(engine)
-    try:
-        served, max_model_len = _model(asking, model)
-        version = asking.get("/version")
-    finally:
-        asking.close()
-    told = version.body.get("version") if isinstance(version.body, dict) else None
+    served, max_model_len = _model(asking, model)
+    version = engine_version(asking)
     engine = replace(engine, model=served)
     scrape: Scrape | None = None
     no_metrics: str | None = None
@@ -109,7 +105,7 @@ def find_engine(url: str, model: str | None, *, api_key: str) -> BenchEngine:
     return BenchEngine(
         client=client,
         model=served,
-        version=None if told is None else str(told),
+        version=version,
         max_model_len=max_model_len,
         scrape=scrape,
         no_metrics=no_metrics,
@@ -122,21 +118,17 @@ def _model(client: ControlClient, wanted: str | None) -> tuple[str, int | None]:
     where = client.engine.base_url
     if answer.status in (401, 403):
         raise ServiceError(f"{where}: {refusal(answer)}; set OPENAI_API_KEY")
-    models = answer.body.get("data") if isinstance(answer.body, dict) else None
-    if answer.status != 200 or not isinstance(models, list):
+    served = served_models(answer)
+    if served is None:
         raise ServiceError(
             f"{where}/v1/models: {refusal(answer)}; is --engine-url the address of the engine?"
         )
-    served = {str(entry["id"]): entry for entry in models if isinstance(entry, dict) and "id" in entry}
     if not served:
         raise ServiceError(f"{where}/v1/models: names no model")
     name = wanted or next(iter(served))
     if name not in served:
-        raise ServiceError(
-            f"{where}: does not serve {name!r} but {', '.join(map(repr, served))}; correct --model"
-        )
-    length = served[name].get("max_model_len")
-    return name, length if isinstance(length, int) else None
+        raise ServiceError(f"{where}: does not serve {name!r} but {named(served, ', ')}; correct --model")
+    return name, served[name]
 
 
 def _ranks(text: str, model: str, source: str) -> int:

@@ -4,9 +4,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import requests
-
 from contract.errors import ServiceError
+from contract.foreign import (
+    LARGEST_TOKENS,
+    ForeignDocumentError,
+    counted,
+    json_document,
+    shown,
+    whole_number,
+)
+from contract.http_call import CallError, call
 from enginemetrics.exposition import parse_exposition
 from enginemetrics.scrape import fetch
 from runner.bench.engine import base_url
@@ -51,13 +58,15 @@ class LmCache:
         """
         status = self._status()
         contexts = status.get("cache_context_meta") or status.get("cb_gpu_context_meta") or {}
-        entries = contexts.values() if isinstance(contexts, dict) else contexts
-        for entry in entries:
+        entries = list(contexts.values()) if isinstance(contexts, dict) else contexts
+        for entry in entries if isinstance(entries, list) else ():
             if isinstance(entry, dict) and entry.get("model_name") == model:
                 layout = entry.get("kv_cache_layout") or {}
-                size = layout.get("cache_size_per_token")
-                if isinstance(size, int) and size > 0:
-                    return int(GB // (size * int(entry.get("world_size") or 1)))
+                layout = layout if isinstance(layout, dict) else {}
+                size = whole_number(layout.get("cache_size_per_token"))
+                workers = whole_number(entry.get("world_size") or 1, LARGEST_TOKENS)
+                if size and workers and (tokens := GB // (size * workers)):
+                    return tokens
         raise ServiceError(
             f"{self.url}/status: says nothing of {model!r}; has the engine registered with this LMCache server? "
             "--tokens-per-gb-kvcache needs no server"
@@ -65,9 +74,11 @@ class LmCache:
 
     def memory_bytes(self) -> int:
         """Size of its memory tier (L1)."""
-        manager = (self._status().get("storage_manager") or {}).get("l1_manager") or {}
-        size = manager.get("memory_total_bytes")
-        if not isinstance(size, int) or size <= 0:
+        manager: Any = self._status()
+        for part in ("storage_manager", "l1_manager"):
+            manager = manager.get(part) if isinstance(manager, dict) else None
+        size = whole_number(manager.get("memory_total_bytes")) if isinstance(manager, dict) else None
+        if not size:
             raise ServiceError(f"{self.url}/status: does not tell memory_total_bytes; give --ktp-pool-size")
         return size
 
@@ -82,20 +93,23 @@ class LmCache:
                 kind = sample.name.removeprefix(prefix).removesuffix("_total")
                 if sample.name.startswith(prefix) and kind in ("requested_tokens", "hit_tokens"):
                     counts = requested if kind == "requested_tokens" else hit
-                    counts[family] = counts.get(family, 0) + int(sample.value)
+                    value = counted(sample.value)
+                    if value is None:
+                        raise ServiceError(
+                            f"{url}: {sample.name} is {shown(sample.value)}, which is no count"
+                        )
+                    counts[family] = counts.get(family, 0) + value
         return Lookups(requested, hit)
 
     def _status(self) -> dict[str, Any]:
         url = f"{self.url}/status"
-        with requests.Session() as session:
-            session.trust_env, session.max_redirects = False, 0
-            try:
-                answer = session.get(url, timeout=SECONDS)
-                body = answer.json()
-            except requests.RequestException as error:
-                raise ServiceError(
-                    f"{url}: no answer in JSON; is --lmcache-url LMCache's HTTP address?"
-                ) from error
-        if answer.status_code != 200 or not isinstance(body, dict):
-            raise ServiceError(f"{url}: HTTP {answer.status_code}; is --lmcache-url LMCache's HTTP address?")
+        try:
+            reply = call("GET", url, seconds=SECONDS)
+            body = json_document(reply.content)
+        except (CallError, ForeignDocumentError) as error:
+            raise ServiceError(
+                f"{url}: no answer in JSON ({error}); is --lmcache-url LMCache's HTTP address?"
+            ) from error
+        if reply.status != 200 or not isinstance(body, dict):
+            raise ServiceError(f"{url}: HTTP {reply.status}; is --lmcache-url LMCache's HTTP address?")
         return body

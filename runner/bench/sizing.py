@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from contract.errors import ScenarioError, ServiceError
+from contract.foreign import decimal_number
 from runner.bench.engine import BenchEngine
 from runner.bench.lmcache import GB, LmCache
 from runner.bench.settings import Settings
@@ -48,11 +49,8 @@ def tokens_per_gb(settings: Settings, engine: BenchEngine) -> Size:
 def _told_by_engine(engine: BenchEngine) -> int | None:
     if engine.cache is None or engine.cache.kv_cache_size_tokens is None:
         return None
-    try:
-        size = int(engine.cache.labels.get("kv_cache_memory_bytes", ""))
-    except ValueError:
-        return None
-    return round(engine.cache.kv_cache_size_tokens / (size / GB)) if size > 0 else None
+    size = decimal_number(engine.cache.labels.get("kv_cache_memory_bytes"))
+    return round(engine.cache.kv_cache_size_tokens / (size / GB)) if size else None
 
 
 def tier_tokens(settings: Settings, engine: BenchEngine, size: Size) -> int | None:

@@ -14,7 +14,7 @@ from contract.errors import ScenarioError, ServiceError
 from prompts.tokenizer import Tokenizer, load_tokenizer
 from prompts.words import AboutTexts, Texts, WordTexts
 from runner.bench.engine import BenchEngine
-from runner.control import ControlClient, refusal
+from runner.control import ControlClient, answered_tokens, refusal
 
 LOGGER = logging.getLogger("hitlab.runner")
 SAMPLE = "The quick brown fox jumps over 13 lazy dogs; 2,500 of them slept. They did not mind."
@@ -58,7 +58,10 @@ class EngineTokens:
                 [[{"role": "user", "content": text}] for text in ("yes", "17")], template_kwargs
             )
         )
-        return next(i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
+        frame = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), None)
+        if frame is None:
+            raise ServiceError(f"{self._client.engine.base_url}/tokenize: makes the same tokens of two texts")
+        return frame
 
     def _ask_all(self, bodies: Sequence[Mapping[str, Any]]) -> list[list[int]]:
         if len(bodies) == 1:
@@ -69,8 +72,8 @@ class EngineTokens:
     def _ask(self, body: Mapping[str, Any]) -> list[int]:
         url = self._client.engine.base_url + "/tokenize"
         answer = self._client.call("POST", url, json={"model": self._model, **body})
-        tokens = answer.body.get("tokens") if isinstance(answer.body, dict) else None
-        if answer.status != 200 or not isinstance(tokens, list):
+        tokens = answered_tokens(answer)
+        if tokens is None:
             raise ServiceError(f"{url}: {refusal(answer)}")
         return tokens
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
-from runner.control import ControlClient
+from runner.control import ControlClient, answered_tokens
 from runner.multimodal.bodies import chat_messages
 
 
@@ -30,8 +30,8 @@ def find_texts(client: ControlClient, images: Sequence[str], texts: Sequence[str
     for text in texts:
         body = {"model": client.engine.model, "messages": chat_messages(images, text)}
         answer = client.call("POST", client.engine.base_url + "/tokenize", json=body)
-        tokens = answer.body.get("tokens") if isinstance(answer.body, dict) else None
-        if answer.status != 200 or not isinstance(tokens, list):
+        tokens = answered_tokens(answer)
+        if tokens is None:
             return f"the engine does not tokenize conversations with images (/tokenize: HTTP {answer.status})"
         told.append(tokens)
     one, other = told[:2]

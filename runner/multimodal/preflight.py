@@ -14,8 +14,7 @@ from contract.multimodal import ImageDataset, image_dataset
 from contract.rows import read_rows
 from contract.scenario import Scenario
 from prompts.tokenizer import Tokenizer
-from runner.control import ControlClient, Scrape
-from runner.drivers.native.answer import image_tokens
+from runner.control import ControlClient, Scrape, engine_version
 from runner.engine_cache import EngineCache, engine_cache
 from runner.multimodal.layout import TextPlaces, find_texts
 from runner.preflight import (
@@ -25,10 +24,9 @@ from runner.preflight import (
     check_length,
     check_model,
     check_prefix_caching,
-    engine_version,
     judge_hits,
 )
-from runner.probe import Probe, ProbeResult, ask, send_probe
+from runner.probe import Probe, ProbeResult, ask, send_probe, usage_of
 from runner.settle import quiet_scrape
 from runner.tokenizer_check import tokens_differ
 
@@ -96,20 +94,14 @@ class _Opening:
 def _opening(client: ControlClient, urls: tuple[str, ...], checks: CheckList) -> _Opening:
     """Send the image for the first time, to rank 0."""
     try:
-        answer = ask(client, Probe(0, PROBE_TEXT, 0, urls))
+        usage = usage_of(ask(client, Probe(0, PROBE_TEXT, 0, urls)))
     except ServiceError as error:
         checks.require("image", str(error))
         raise
-    usage = answer.body.get("usage") if isinstance(answer.body, dict) else None
-    usage = usage if isinstance(usage, dict) else {}
-    details = usage.get("prompt_tokens_details")
-    details = details if isinstance(details, dict) else {}
-    prompt, cached = usage.get("prompt_tokens"), details.get("cached_tokens")
-    problem = (
-        None if isinstance(prompt, int) else "the engine's answer to an image has no usage.prompt_tokens"
-    )
+    prompt = usage.prompt_tokens
+    problem = None if prompt is not None else "the engine's answer to an image has no usage.prompt_tokens"
     checks.require("image", problem, f"{len(urls)} of it and a short text are {prompt} tokens")
-    return _Opening(int(prompt or 0), cached if isinstance(cached, int) else None, image_tokens(details))
+    return _Opening(prompt or 0, usage.cached_tokens, usage.image_tokens)
 
 
 def _image_record(

@@ -23,6 +23,9 @@ from contract.engine_version import is_before, parse_version
         ("", "0.27.1", None),
         ("nightly", "0.27.1", None),
         ("0.1.dev1+g0123abc", "0.27.1", None),
+        ("9" * 5000 + ".1.0", "0.27.1", None),
+        ("0.1." + "9" * 5000, "0.27.1", None),
+        ("0.٣.1", "0.27.1", None),
     ],
 )
 def test_versions_are_compared_by_number_and_release(

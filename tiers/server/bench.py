@@ -11,14 +11,12 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
-import requests
-
 from contract.errors import ServiceError
 from tiers.host import description
 from tiers.interfaces import CacheClient
 from tiers.server.client_run import ClientRun, Context, Halted, Interrupted
 from tiers.server.connect import Peer, require_fit
-from tiers.server.http_api import difference
+from tiers.server.http_api import HttpApiError, difference, within
 from tiers.server.layout import Layout, make_layout
 from tiers.server.parameters import RETRIEVE_SET, ServerParameters
 from tiers.server.records import ALL_RANKS, OPERATIONS, Findings
@@ -243,8 +241,8 @@ class _Bench:
             return None
         try:
             return self.result.peer.http.counters()
-        except requests.RequestException as error:
-            self.result.notes.append(f"the server's counters could not be read ({type(error).__name__})")
+        except HttpApiError as error:
+            self.result.notes.append(f"the server's counters could not be read ({error})")
             return None
 
     def finish(self) -> None:
@@ -277,8 +275,11 @@ class _Bench:
         ]
         try:
             config = http.config()
-            has_l2 = bool(config["storage_manager"]["l2_adapter_config"]["adapters"])
-            if not config["mp"].get("separate_object_groups"):
+            tier = within(config, "storage_manager", "l2_adapter_config")
+            if tier is None or within(config, "mp") is None:
+                raise HttpApiError("/config: does not tell its tiers")
+            has_l2 = bool(within(tier, "adapters"))
+            if not within(config, "mp", "separate_object_groups"):
                 names = [name for name in names if name["object_group_id"] == 0]
             removed = 0
             for _ in range(DELETE_TRIES):
@@ -290,8 +291,8 @@ class _Bench:
                 time.sleep(DELETE_PAUSE_SECONDS)
             if has_l2:
                 http.delete(names, "l2")
-        except (requests.RequestException, KeyError) as error:
-            result.notes.append(f"own objects stay: they could not be removed ({type(error).__name__})")
+        except HttpApiError as error:
+            result.notes.append(f"own objects stay: they could not be removed ({error})")
             return
         result.removed = (removed, len(names))
 

@@ -7,11 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
-import requests
 
 from tiers.interfaces import CacheClient, Request
 from tiers.payload import POISON, difference
-from tiers.server.http_api import HttpApi
+from tiers.server.http_api import HttpApi, HttpApiError
 from tiers.server.layout import Layout
 from tiers.server.parameters import ServerParameters
 from tiers.server.records import ALL_RANKS, Findings, Sample
@@ -248,7 +247,7 @@ class ClientRun:
         for rank in self._ranks:
             try:
                 answered = http.checksums(self._first_instance + rank, destination, blocks_per_chunk)
-            except requests.RequestException as error:
+            except HttpApiError as error:
                 answered, reason = None, f"the server's checksums failed ({error})"
             else:
                 reason = "not offered by this server"

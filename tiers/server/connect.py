@@ -6,10 +6,9 @@ import socket
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-import requests
-
 from contract.errors import ScenarioError, ServiceError
-from tiers.server.http_api import HttpApi
+from contract.foreign import name
+from tiers.server.http_api import HttpApi, HttpApiError, within
 from tiers.server.layout import Layout
 from tiers.server.parameters import DEFAULT_URL, RETRIEVE_SET, ServerParameters
 
@@ -32,18 +31,18 @@ def require_peer(parameters: ServerParameters, client_version: str) -> Peer:
     api = HttpApi(parameters.url or DEFAULT_URL)
     try:
         version = api.version()
-        offered = api.config().get("mp", {}).get("supported_transfer_mode")
+        offered = name(within(api.config(), "mp", "supported_transfer_mode"))
         l1_bytes = api.l1_bytes()
-    except (requests.RequestException, ValueError) as error:
+    except HttpApiError as error:
         if parameters.url is not None:
             raise ServiceError(
-                f"--url {api.url}: the server's HTTP API does not answer ({type(error).__name__}); it is at "
+                f"--url {api.url}: the server's HTTP API does not answer ({error}); it is at "
                 "--http-port of lmcache server"
             ) from error
         return Peer(
             None, None, None, (f"no HTTP API at {api.url}: version, checksums, counters not checked",)
         )
-    if version.split("-")[0] != client_version:
+    if version is None or version.split("-")[0] != client_version:
         raise ServiceError(
             f"{parameters.rpc_url} is LMCache {version}, this side has {client_version}: their protocols differ; install "
             "the same version on both sides"

@@ -16,6 +16,7 @@ import requests
 from contract.command_log import command_log
 from contract.errors import ArtifactError, ServiceError
 from contract.foreign_text import presentable
+from contract.http_call import CallError, call
 from contract.measurement import ContainerRecord
 from contract.progress import Progress, silent
 from contract.redaction import Redactor, learn, service_api_key
@@ -221,21 +222,19 @@ def _wait_until_healthy(
 ) -> None:
     """Return once /health answers 200. Raises ServiceError with the reason when it never does."""
     began = time.monotonic()
-    with requests.Session() as session:
-        session.trust_env = False  # a proxy has no business between a runner and its engine
-        while True:
-            progress("Start vLLM", round(time.monotonic() - began), None)
-            if not _runs(container):
-                raise _failure(container, "ended before it was ready", directory, redact)
-            try:
-                if session.get(f"{url}/health", timeout=HEALTH_TIMEOUT_SECONDS, allow_redirects=False).ok:
-                    return
-            except requests.RequestException as error:
-                LOGGER.debug("not listening yet: %s", error)
-            if time.monotonic() - began > timeout:
-                late = f"was not ready within {timeout:g} s (engine.startup_timeout_seconds)"
-                raise _failure(container, late, directory, redact)
-            time.sleep(POLL_SECONDS)
+    while True:
+        progress("Start vLLM", round(time.monotonic() - began), None)
+        if not _runs(container):
+            raise _failure(container, "ended before it was ready", directory, redact)
+        try:
+            if call("GET", f"{url}/health", seconds=HEALTH_TIMEOUT_SECONDS).status == 200:
+                return
+        except CallError as error:
+            LOGGER.debug("not listening yet: %s", error)
+        if time.monotonic() - began > timeout:
+            late = f"was not ready within {timeout:g} s (engine.startup_timeout_seconds)"
+            raise _failure(container, late, directory, redact)
+        time.sleep(POLL_SECONDS)
 
 
 def _failure(container: Any, what: str, directory: RunDirectory, redact: Redactor) -> ServiceError:
