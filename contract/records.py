@@ -5,12 +5,16 @@ from typing import Literal, NamedTuple
 
 import pyarrow as pa
 
-ErrorKind = Literal["connect", "reset", "timeout", "http", "json", "no_usage", "stream_error", "aborted"]
+ErrorKind = Literal[
+    "connect", "reset", "timeout", "http", "json", "no_usage", "bad_usage", "stream_error", "aborted"
+]
 """Why an attempt failed.
 
-connect: no connection; reset: closed before the answer was complete; timeout: no byte for the set time;
-http: a status other than 200, or an answer that is not HTTP; json: unreadable JSON; no_usage: complete, but without
-token counts; stream_error: an error inside the stream, or a stream that ended early; aborted: stopped by us.
+connect: no connection; reset: closed before the answer was complete;
+timeout: no new token for the set time, or no answer where it does not stream;
+http: a status other than 200, or an answer that is not HTTP or too large; json: unreadable JSON;
+no_usage: complete, but without token counts; bad_usage: with counts that cannot be;
+stream_error: an error inside the stream, or a stream that ended early; aborted: stopped by us.
 """
 
 NoDecode = Literal["one token", "one read", "no chunk"]

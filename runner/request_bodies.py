@@ -7,6 +7,7 @@ from typing import Any, BinaryIO
 
 import orjson
 
+from contract.foreign import LARGEST_TOKENS, whole_number
 from runner.drivers.native.lanes import OutgoingRequest
 
 
@@ -33,8 +34,16 @@ def outgoing_requests(
             lane=None if rank is None else (row["group_id"], rank),
             dp_rank=rank,
             lane_sequence=row["lane_sequence"],
+            most_output_tokens=most_output_tokens(row["max_tokens"], generation_kwargs),
         )
         offset += len(line)
+
+
+def most_output_tokens(max_tokens: int, generation_kwargs: Mapping[str, Any]) -> int:
+    """What an engine may write in answer to a body with both; chats have a second name for it, which counts more."""
+    other = whole_number(generation_kwargs.get("max_completion_tokens"), LARGEST_TOKENS) or 0
+    answers = whole_number(generation_kwargs.get("n"), LARGEST_TOKENS) or 1
+    return max(max_tokens, other) * answers
 
 
 def _body(descriptor: int, offset: int, length: int, fixed: Mapping[str, Any]) -> bytes:
@@ -61,4 +70,5 @@ def warmup_requests(plan: list[dict[str, Any]], *, model: str, ranks: int) -> It
             lane=item["dp_rank"],
             dp_rank=item["dp_rank"] if ranks > 1 else None,
             lane_sequence=position,
+            most_output_tokens=item["max_tokens"],
         )

@@ -8,6 +8,7 @@ import orjson
 
 from prompts.words import Texts
 from runner.drivers.native.lanes import OutgoingRequest
+from runner.request_bodies import most_output_tokens
 from runner.workloads.plan import Message, Phase, Plan, Request, Words
 
 ChatMessage = dict[str, str]
@@ -44,6 +45,7 @@ class Script:
                 body=partial(self._body, request),
                 lane=request.session,
                 on_answer=partial(self._answered, request) if listens else None,
+                most_output_tokens=most_output_tokens(request.max_tokens, self._fixed),
             )
 
     def sent(self, request: Request) -> list[ChatMessage]:

@@ -9,6 +9,7 @@ import orjson
 
 from contract.multimodal import ImageDataset
 from runner.drivers.native.lanes import OutgoingRequest
+from runner.request_bodies import most_output_tokens
 
 IMAGE_MARK = b"\0"
 """Stands where the image is going to be. JSON escapes this byte in texts, so it cannot be anything else."""
@@ -36,10 +37,12 @@ def outgoing_image_requests(
     image = orjson.dumps(dataset.data_url)
     offset = 0
     for position, line in enumerate(rows):
+        row = orjson.loads(line)
         yield OutgoingRequest(
             position=position,
-            request_id=orjson.loads(line)["request_id"],
+            request_id=row["request_id"],
             group=dataset.name,
+            most_output_tokens=most_output_tokens(row["max_out_len"], generation_kwargs),
             body=partial(_body, rows.fileno(), offset, len(line), fixed, image),
         )
         offset += len(line)

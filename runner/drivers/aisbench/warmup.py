@@ -25,6 +25,7 @@ from runner.control import ControlClient
 from runner.drivers.native.lanes import OutgoingRequest
 from runner.drivers.native.load import run_load
 from runner.multimodal.bodies import outgoing_image_requests
+from runner.request_bodies import most_output_tokens
 
 
 def send_warmups(
@@ -100,4 +101,5 @@ def _requests(
             group=row["group_id"],
             body=orjson.dumps(body),
             dp_rank=row["dp_rank"],
+            most_output_tokens=most_output_tokens(row["max_tokens"], model.generation_kwargs),
         )

@@ -1,14 +1,17 @@
 """What one answer of an OpenAI-compatible server says, and when. No I/O: fed with bytes and times."""
 
-from collections.abc import Mapping
 from typing import Any, Final
 
 import orjson
 
+from contract.foreign import LARGEST_BODY
 from contract.records import ErrorKind
-from runner.drivers.native.sse import Event, SseReader
+from contract.usage import read_usage
+from runner.drivers.native.sse import Event, EventTooLargeError, SseReader
 
 _ERROR_BODY: Final = 1 << 16
+_MORE_CHUNKS: Final = 64
+"""Token chunks that a stream may have beyond two for each token: none ends that does not end here."""
 _ENCODING_FAULT: Final = "the server answers with content-encoding {}, which was not asked for"
 
 
@@ -16,16 +19,18 @@ class Answer:
     """One answer, streamed or not (its content type decides).
 
     Times are the nanoseconds of the read that brought the bytes, taken before anything is parsed; several chunks in
-    one read have gaps of 0. A chunk counts as a token chunk when it carries a choice, except a chat delta that
-    only announces the role.
+    one read have gaps of 0. A chunk counts as a token chunk when it carries a choice, except one of a chat whose delta
+    is none, empty, or only announces the role. `most_output_tokens` is how many the request allowed; None: not known.
     """
 
     __slots__ = (
         "_body",
         "_events",
+        "_most_output_tokens",
         "_text",
         "cached_tokens",
         "completion_tokens",
+        "cut",
         "done",
         "done_ns",
         "error_kind",
@@ -37,13 +42,15 @@ class Answer:
         "token_ns",
     )
 
-    def __init__(self, *, keep_text: bool = False) -> None:
+    def __init__(self, *, keep_text: bool = False, most_output_tokens: int | None = None) -> None:
         self.status: int | None = None
         self.error_kind: ErrorKind | None = None
         self.error_text: str | None = None
         self.token_ns: list[int] = []
         self.done = False
         """The answer is complete, whatever still happens to the connection."""
+        self.cut = False
+        """It has failed, and what follows is not read: the connection has to be closed."""
         self.done_ns: int | None = None
         self.prompt_tokens: int | None = None
         self.completion_tokens: int | None = None
@@ -52,12 +59,18 @@ class Answer:
         self.finish_reason: str | None = None
         self._events: SseReader | None = None
         self._body = bytearray()
+        self._most_output_tokens = most_output_tokens
         self._text: list[str] | None = [] if keep_text else None
 
     @property
     def text(self) -> str:
         """What was answered, without reasoning that the server tells apart; "" unless it was asked to be kept."""
         return "".join(self._text or ())
+
+    @property
+    def streams(self) -> bool:
+        """Whether it comes token by token; not known before its headers are there."""
+        return self._events is not None
 
     def begin(self, status: int, content_type: bytes, content_encoding: bytes) -> None:
         """Headers are there."""
@@ -69,14 +82,27 @@ class Answer:
 
     def body(self, data: bytes, now_ns: int) -> None:
         """The next piece of the decoded body."""
+        if self.cut or self.done:
+            return
         if self._events is not None:
-            for event in self._events.feed(data):
+            try:
+                events = self._events.feed(data)
+            except EventTooLargeError as error:
+                self._cut("stream_error", str(error))
+                return
+            for event in events:
                 self._event(event, now_ns)
-        elif self.status == 200 or len(self._body) < _ERROR_BODY:
-            self._body += data
+            return
+        self._body += data
+        if self.status != 200 and len(self._body) > _ERROR_BODY:
+            self._cut("http", f"HTTP {self.status}: {error_message(bytes(self._body[:_ERROR_BODY]))}")
+        elif len(self._body) > LARGEST_BODY:
+            self._cut("http", f"an answer of more than {LARGEST_BODY >> 20} MiB")
 
     def end(self, now_ns: int) -> None:
         """The message is complete."""
+        if self.cut:
+            return
         if self._events is not None:
             for event in self._events.finish():
                 self._event(event, now_ns)
@@ -95,11 +121,16 @@ class Answer:
         if self.error_kind is None:
             self.error_kind, self.error_text = kind, text
 
+    def _cut(self, kind: ErrorKind, text: str) -> None:
+        self.fail(kind, text)
+        self.cut = True
+        self._body.clear()
+
     def _has_usage(self) -> bool:
         return self.prompt_tokens is not None and self.completion_tokens is not None
 
     def _event(self, event: Event, now_ns: int) -> None:
-        if self.done:
+        if self.done or self.cut:
             return
         if event.data == b"[DONE]":
             self.done, self.done_ns = True, now_ns
@@ -122,8 +153,9 @@ class Answer:
         if isinstance(choices, list) and choices and isinstance(choices[0], dict):
             choice = choices[0]
             self._finish(choice)
-            if not _only_role(choice):
+            if _brings_token(choice):
                 self.token_ns.append(now_ns)
+                self._require_an_end()
             if self._text is not None:
                 self._text.append(_content(choice, "delta"))
 
@@ -154,15 +186,20 @@ class Answer:
         if isinstance(reason, str):
             self.finish_reason = reason
 
+    def _require_an_end(self) -> None:
+        """An engine that never stops would never be late."""
+        most, chunks = self._most_output_tokens, len(self.token_ns)
+        if most is not None and chunks > 2 * most + _MORE_CHUNKS:
+            self._cut("bad_usage", f"the stream does not end: {chunks} chunks, {most} tokens were allowed")
+
     def _usage(self, usage: Any) -> None:
         if not isinstance(usage, dict):
             return
-        self.prompt_tokens = _whole(usage.get("prompt_tokens"))
-        self.completion_tokens = _whole(usage.get("completion_tokens"))
-        details = usage.get("prompt_tokens_details")
-        details = details if isinstance(details, dict) else {}
-        self.cached_tokens = _whole(details.get("cached_tokens"))
-        self.image_tokens = image_tokens(details)
+        told = read_usage(usage, self._most_output_tokens)
+        self.prompt_tokens, self.completion_tokens = told.prompt_tokens, told.completion_tokens
+        self.cached_tokens, self.image_tokens = told.cached_tokens, told.image_tokens
+        if told.impossible is not None:
+            self.fail("bad_usage", told.impossible)
 
 
 def error_message(body: bytes) -> str:
@@ -180,18 +217,12 @@ def error_message(body: bytes) -> str:
     return _text(body)
 
 
-def image_tokens(details: Mapping[str, Any]) -> int | None:
-    """Of `usage.prompt_tokens_details`: the prompt tokens that stand for images, where the server tells."""
-    by_kind = details.get("multimodal_tokens")
-    return _whole(by_kind.get("image")) if isinstance(by_kind, dict) else None
-
-
-def _only_role(choice: dict[str, Any]) -> bool:
-    """A chat chunk that brings no token: a role, or nothing, and no end."""
-    delta = choice.get("delta")
-    if not isinstance(delta, dict) or choice.get("finish_reason") is not None:
-        return False
-    return not any(value for key, value in delta.items() if key != "role")
+def _brings_token(choice: dict[str, Any]) -> bool:
+    """Whether a chunk brings a token or the end: one of a chat may bring a role, or nothing."""
+    if "delta" not in choice or choice.get("finish_reason") is not None:
+        return True
+    delta = choice["delta"]
+    return isinstance(delta, dict) and any(value for key, value in delta.items() if key != "role")
 
 
 def _content(choice: dict[str, Any], chat: str) -> str:
@@ -199,10 +230,6 @@ def _content(choice: dict[str, Any], chat: str) -> str:
     message = choice.get(chat)
     text = message.get("content") if isinstance(message, dict) else choice.get("text")
     return text if isinstance(text, str) else ""
-
-
-def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
 def _text(body: bytes) -> str:

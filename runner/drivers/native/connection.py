@@ -8,7 +8,7 @@ import asyncio
 import socket
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, cast
 from urllib.parse import urlsplit
@@ -20,6 +20,10 @@ from contract.records import ErrorKind
 from runner.drivers.native.answer import Answer
 
 STALE_WITHIN_NS: Final = 1_000_000_000
+REST_OF_ANSWER_SECONDS: Final = 1.0
+"""How long a connection may still carry what follows the end mark of a stream, to be used again."""
+LARGEST_HEAD: Final = 1 << 16
+"""Bytes before the body of an answer: its status line and headers, and whatever interim answers precede them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +91,15 @@ class Endpoint:
         return ("\r\n".join(lines) + "\r\n").encode("latin-1")
 
 
+def no_progress(seconds: float, answer: Answer, *, came_on: bool) -> str:
+    """Why an answer is given up; `came_on`: bytes came all the same."""
+    since = "the last token" if answer.token_ns else "the request"
+    if not came_on:
+        return f"nothing came for {seconds:g} s after {since}"
+    what = "token" if answer.streams or answer.status is None else "complete answer"
+    return f"no {what} came for {seconds:g} s after {since}, though other bytes did"
+
+
 class Connection(asyncio.Protocol):
     """One keep-alive connection. `exchange` sends a request and waits until its answer is complete or has failed."""
 
@@ -99,8 +112,9 @@ class Connection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._timeout_ns = 0
         self._now_ns = 0
-        self._activity_ns = 0
-        self._received = False
+        self._received_ns = 0
+        self._head_bytes = 0
+        self._resting = False
         self._content_type = self._content_encoding = b""
         self._has_length = self._in_body = False
         self.exchanges = 0
@@ -137,7 +151,8 @@ class Connection(asyncio.Protocol):
     ) -> None:
         """Send one request, `body` in its pieces, and feed `answer`; failures are noted there, none is raised.
 
-        `timeout_seconds` is the longest silence: since the request, or since the last byte received.
+        `timeout_seconds` is the longest time without a new token, since the request or the token before; of an answer
+        that does not stream, without all of it. Comments, pings, role chunks and interim answers are none of it.
 
         A server may close an idle connection at the moment a request is written to it. Then the request was never
         read: `stale` is set and the caller may send it again on a fresh connection. This is assumed only when the
@@ -150,16 +165,17 @@ class Connection(asyncio.Protocol):
         if transport is None or transport.is_closing():
             answer.fail("reset", "the server closed the connection as soon as it was made")
             return
-        self._answer, self._received, self.stale = answer, False, False
+        self._answer, self.stale, self._resting = answer, False, False
+        self._head_bytes = self._received_ns = 0
         self._content_type = self._content_encoding = b""
         self._has_length = self._in_body = False
         self._finished = finished = self._loop.create_future()
         self.exchanges += 1
-        self.sent_ns = self._activity_ns = time.perf_counter_ns()
+        self.sent_ns = time.perf_counter_ns()
         transport.writelines((head, *body))
         if timeout_seconds is not None:
             self._timeout_ns = int(timeout_seconds * 1e9)
-            self._timer = self._loop.call_later(timeout_seconds, self._check_silence)
+            self._timer = self._loop.call_later(timeout_seconds, self._check_progress)
         try:
             await finished
         finally:
@@ -183,12 +199,13 @@ class Connection(asyncio.Protocol):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def data_received(self, data: bytes) -> None:
-        self._now_ns = self._activity_ns = time.perf_counter_ns()
+        self._now_ns = self._received_ns = time.perf_counter_ns()
         if self._answer is None:
             # Bytes nobody asked for: whatever follows cannot be told apart from an answer.
             self.close()
             return
-        self._received = True
+        if not self._in_body:
+            self._head_bytes += len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserCallbackError as error:
@@ -198,6 +215,22 @@ class Connection(asyncio.Protocol):
                 self._finished.set_exception(error.__context__ or error)
         except httptools.HttpParserError as error:
             self._fail("http", f"the answer is not HTTP/1.1: {error}")
+        else:
+            self._look_for_an_end()
+
+    def _look_for_an_end(self) -> None:
+        """Of an answer that may have failed, or be complete, before its message is."""
+        answer = self._answer
+        if answer is None:
+            return
+        if answer.cut:
+            self.close()
+            self._resolve()
+        elif answer.done and not self._resting:
+            self._resting = True
+            self._set_timer(REST_OF_ANSWER_SECONDS, self._give_up_rest)
+        elif not self._in_body and self._head_bytes > LARGEST_HEAD:
+            self._fail("http", f"more than {LARGEST_HEAD >> 10} KiB came, and no answer had begun")
 
     def eof_received(self) -> bool:
         self._now_ns = time.perf_counter_ns()
@@ -216,8 +249,10 @@ class Connection(asyncio.Protocol):
             self._resolve()
             return
         lost_ns = time.perf_counter_ns()
-        self.stale = self.exchanges > 1 and not self._received and lost_ns - self.sent_ns <= STALE_WITHIN_NS
-        when = "inside the answer" if self._received else "before the answer"
+        self.stale = (
+            self.exchanges > 1 and not self._received_ns and lost_ns - self.sent_ns <= STALE_WITHIN_NS
+        )
+        when = "inside the answer" if self._received_ns else "before the answer"
         how = type(exc).__name__ if exc is not None else "end of file"
         self._answer.fail("reset", f"the server closed the connection {when} ({how})")
         self._resolve()
@@ -258,19 +293,27 @@ class Connection(asyncio.Protocol):
 
     # Ends of an exchange
 
-    def _check_silence(self) -> None:
-        self._timer = None
-        if self._answer is None:
+    def _set_timer(self, seconds: float, action: Callable[[], None]) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(seconds, action)
+
+    def _check_progress(self) -> None:
+        answer = self._answer
+        if answer is None:
             return
-        left_ns = self._activity_ns + self._timeout_ns - time.perf_counter_ns()
+        since_ns = answer.token_ns[-1] if answer.token_ns else self.sent_ns
+        left_ns = since_ns + self._timeout_ns - time.perf_counter_ns()
         if left_ns > 0:
-            self._timer = self._loop.call_later(left_ns / 1e9, self._check_silence)
-        elif self._answer.done:
-            self.close()
-            self._resolve()
+            self._set_timer(left_ns / 1e9, self._check_progress)
         else:
-            since = "the last byte" if self._received else "the request"
-            self._fail("timeout", f"nothing came for {self._timeout_ns / 1e9:g} s after {since}")
+            came_on = self._received_ns > since_ns
+            text = no_progress(self._timeout_ns / 1e9, answer, came_on=came_on)
+            self._fail("timeout", text)
+
+    def _give_up_rest(self) -> None:
+        self.close()
+        self._resolve()
 
     def _fail(self, kind: ErrorKind, text: str) -> None:
         if self._answer is not None:

@@ -19,6 +19,7 @@ class OutgoingRequest(NamedTuple):
         lane: requests of one lane run one at a time, in order; None: no lane.
         dp_rank: sent as header `X-data-parallel-rank`; None: the server chooses.
         lane_sequence: place within the lane; must rise.
+        most_output_tokens: how many it allows the engine to write; None: not known.
         on_answer: called with the text of a complete answer, before the lane goes on, so that the next request of the
             lane may build on it. None: the text is not kept.
     """
@@ -31,6 +32,7 @@ class OutgoingRequest(NamedTuple):
     dp_rank: int | None = None
     lane_sequence: int | None = None
     on_answer: Callable[[str], None] | None = None
+    most_output_tokens: int | None = None
 
 
 class LaneQueue:

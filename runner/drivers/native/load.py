@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import uvloop
@@ -333,8 +334,12 @@ class _Load:
         self, request: OutgoingRequest, attempt: int, head: bytes, body: tuple[bytes, ...]
     ) -> Answer:
         """One attempt and its record; cancelled ones leave a record, too."""
-        keep_text = request.on_answer is not None
-        answer = Answer(keep_text=keep_text)
+        new_answer = partial(
+            Answer,
+            keep_text=request.on_answer is not None,
+            most_output_tokens=request.most_output_tokens,
+        )
+        answer = new_answer()
         connection: Connection | None = None
         started_ns, wall_start = time.perf_counter_ns(), time.time()
         try:
@@ -347,7 +352,7 @@ class _Load:
                 if not connection.stale:
                     break
                 self._reopened += 1
-                answer = Answer(keep_text=keep_text)
+                answer = new_answer()
         except BaseException:
             if answer.done_ns is None:
                 answer.fail("aborted", "stopped while in flight")
@@ -461,7 +466,7 @@ async def send_load(
         on_record: called in the loop's thread with every attempt as it ends; what it raises ends the load.
         stop: once set nothing starts any more, and what is in flight is dropped and recorded as aborted.
         headers: sent with every request. `api_key` becomes a bearer Authorization header.
-        timeout_seconds: longest silence, of the connect and between bytes; None: no limit.
+        timeout_seconds: longest time for a connect, and without a new token (`Connection.exchange`); None: no limit.
         retries: further attempts after a failure that another attempt may mend (no connection, reset, timeout,
             broken stream, HTTP 408, 429 and 5xx), with a growing pause; each is recorded.
         on_progress: called twice a second and at the end.

@@ -256,19 +256,129 @@ def test_nothing_after_the_end_mark_matters(load, server_kit):
 
 
 def test_a_slow_but_steady_stream_is_no_timeout(load, server_kit):
+    k = server_kit
+    token = k.chunk(k.event(k.choice()))
+    end = k.chunk(k.event(k.choice("b", "length")) + k.event(k.usage(completion=4)) + k.event(b"[DONE]"))
+
     async def steady(got, writer):
-        for part in (
-            server_kit.GOOD[:60],
-            server_kit.GOOD[60:150],
-            server_kit.GOOD[150:250],
-            server_kit.GOOD[250:],
-        ):
+        for part in (k.head() + token, token[:9], token[9:] + token, end + k.chunk(b"")):
             writer.write(part)
             await asyncio.sleep(0.4)
 
-    [record], *_ = load(outgoing(1), {1: steady}, timeout_seconds=0.8)
-    assert record.error_kind is None
+    [record], *_ = load(outgoing(1), {1: steady}, timeout_seconds=0.9)
+    assert (record.error_kind, record.chunks) == (None, 4)
     assert record.e2el_s > 1.1
+
+
+def without_end(first, piece):
+    """Something now and then, and never a token."""
+
+    async def behave(got, writer):
+        writer.write(first)
+        while True:
+            writer.write(piece)
+            await writer.drain()
+            await asyncio.sleep(0.01)
+
+    return behave
+
+
+NO_TOKENS = {
+    "comments": lambda k: (
+        k.head(),
+        k.chunk(b": keep-alive\n\n"),
+        "no token came for 0.3 s after the request",
+    ),
+    "pings": lambda k: (k.head(), k.chunk(k.event({"choices": []})), "no token came for 0.3 s"),
+    "roles": lambda k: (
+        k.head(),
+        k.chunk(k.event({"choices": [{"delta": {"role": "assistant", "content": ""}}]})),
+        "no token came for 0.3 s",
+    ),
+    "nulls": lambda k: (
+        k.head(),
+        k.chunk(k.event({"choices": [{"delta": None}]})),
+        "no token came for 0.3 s",
+    ),
+    "comments behind a token": lambda k: (
+        k.head() + k.chunk(k.event(k.choice())),
+        k.chunk(b": keep-alive\n\n"),
+        "no token came for 0.3 s after the last token, though other bytes did",
+    ),
+    "half a line": lambda k: (k.head(), k.chunk(b"d"), "no token came for 0.3 s"),
+    "100 Continue": lambda _: (b"", b"HTTP/1.1 100 Continue\r\n\r\n", "no token came for 0.3 s"),
+    "a header": lambda _: (b"HTTP/1.1 200 OK\r\nX: ", b"y", "no token came for 0.3 s"),
+    "a status line": lambda _: (b"HTTP/1.1 200 O", b"K", "no token came for 0.3 s"),
+    "an answer": lambda k: (
+        k.head(kind="application/json", length=10**6),
+        b" ",
+        "no complete answer came for 0.3 s after the request, though other bytes did",
+    ),
+    "a refusal": lambda k: (
+        k.head("500 Oops", "text/plain", 60_000),
+        b" ",
+        "no complete answer came for 0.3 s",
+    ),
+    "nothing behind a token": lambda k: (
+        k.head() + k.chunk(k.event(k.choice())),
+        b"",
+        "nothing came for 0.3 s after the last token",
+    ),
+    "nothing": lambda _: (b"", b"", "nothing came for 0.3 s after the request"),
+}
+
+
+@pytest.mark.parametrize("name", NO_TOKENS)
+def test_what_brings_no_token_is_late(load, server_kit, name):
+    first, piece, text = NO_TOKENS[name](server_kit)
+    [record], *_ = load(outgoing(1), {1: without_end(first, piece)}, timeout_seconds=0.3)
+    assert record.error_kind == "timeout"
+    assert text in record.error_text
+
+
+ENDLESS = {
+    "tokens": lambda k: (k.head(), k.chunk(k.event(k.choice()) * 9), "bad_usage", "the stream does not end"),
+    "a line": lambda k: (k.head(), k.chunk(b"d" * 2**20), "stream_error", "an event of more than 16 MiB"),
+    "an event": lambda k: (
+        k.head(),
+        k.chunk(b"data: x\n" * 2**17),
+        "stream_error",
+        "an event of more than 16 MiB",
+    ),
+    "an answer": lambda k: (
+        k.head(kind="application/json", length=2**40),
+        b" " * 2**20,
+        "http",
+        "an answer of more than 64 MiB",
+    ),
+    "a refusal": lambda k: (k.head("500 Oops", "text/plain", 2**40), b"no" * 2**15, "http", "HTTP 500: no"),
+    "headers": lambda _: (b"HTTP/1.1 200 OK\r\n", b"X: y\r\n" * 999, "http", "no answer had begun"),
+    "100 Continue": lambda _: (b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 99, "http", "no answer had begun"),
+}
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_what_never_ends_is_cut_without_a_limit_of_time(load, server_kit, name):
+    first, piece, kind, text = ENDLESS[name](server_kit)
+    requests = [request._replace(most_output_tokens=4) for request in outgoing(2)]
+    records, *_ = load(requests, {1: without_end(first, piece)}, concurrency=1)
+    assert [record.error_kind for record in records] == [kind, None]
+    assert text in records[0].error_text
+
+
+def test_a_stream_that_is_complete_waits_a_second_for_its_connection_whatever_the_limit(load, server_kit):
+    k = server_kit
+    comments = without_end(k.head() + k.chunk(k.STREAM), k.chunk(b": bye\n\n"))
+    records, *_ = load(outgoing(2), {1: comments}, concurrency=1)
+    assert [record.error_kind for record in records] == [None, None]
+
+
+def test_more_tokens_than_were_allowed_are_a_failure_and_not_a_count(load, server_kit):
+    k = server_kit
+    told = k.head() + k.chunk(k.event(k.choice()) + k.event(k.usage(completion=10**6)) + k.event(b"[DONE]"))
+    [record], *_ = load([next(outgoing(1))._replace(most_output_tokens=4)], {1: told + k.chunk(b"")})
+    assert (record.error_kind, record.completion_tokens, record.prompt_tokens) == ("bad_usage", None, 10)
+    assert record.error_text == "usage says 1000000 completion_tokens, 4 were allowed"
 
 
 def test_a_client_that_was_held_up_does_not_blame_the_server(load, server_kit):
