@@ -2,6 +2,7 @@
 
 import logging
 import sys
+import threading
 from typing import Annotated
 
 import typer
@@ -24,7 +25,7 @@ from hitlab.commands import (
 )
 from hitlab.secret_environment import load_secrets
 from hitlab.signals import end_on_sigterm, interruptible
-from hitlab.terminal import Terminal, print_error, print_traceback
+from hitlab.terminal import Terminal, print_error, print_thread_exception, print_traceback
 
 app = typer.Typer(
     name="hitlab",
@@ -74,6 +75,7 @@ app.add_typer(bench.app)
 def main(arguments: list[str] | None = None) -> None:
     """Run a command and exit with its code (design, section 7)."""
     end_on_sigterm()
+    threading.excepthook = print_thread_exception
     logging.getLogger("hitlab").addHandler(logging.NullHandler())
     arguments = sys.argv[1:] if arguments is None else arguments
     debug = "--debug" in arguments

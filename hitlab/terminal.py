@@ -3,6 +3,7 @@
 import io
 import json
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Iterator
@@ -46,6 +47,12 @@ def print_note(message: str) -> None:
 def print_traceback() -> None:
     """Of the exception that is being handled: `--debug`."""
     print(shown(traceback.format_exc()), end="", file=sys.stderr)
+
+
+def print_thread_exception(ended: threading.ExceptHookArgs) -> None:
+    """Of a thread that an exception has ended: a fault of ours, told as such."""
+    lines = traceback.format_exception(ended.exc_type, ended.exc_value, ended.exc_traceback)
+    print(shown("".join(lines)), end="", file=sys.stderr)
 
 
 def print_text(text: str) -> None:

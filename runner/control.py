@@ -82,13 +82,15 @@ class ControlClient:
     def get(self, path: str) -> Answer:
         return self.call("GET", self.engine.base_url + path)
 
-    def call(self, method: str, url: str, **options: Any) -> Answer:
+    def call(self, method: str, url: str, *, login_of: str | None = None, **options: Any) -> Answer:
         """The answer, whatever its status; `options` are those of `contract.http_call.call`.
+
+        `login_of`: another address whose login this one asks for, too.
 
         Raises:
             ServiceError: there is none, none that is whole within the time, or it leads elsewhere.
         """
-        key, login = self._api_key or None, self.engine.logins.get(url)
+        key, login = self._api_key or None, self.engine.logins.get(login_of or url)
         try:
             reply = call(method, url, seconds=self._timeout, key=key, login=login, **options)
         except CallError as error:

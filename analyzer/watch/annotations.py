@@ -12,8 +12,10 @@ from typing import Any
 
 from analyzer.watch.runs import event_time
 from contract.bench import is_bench
+from contract.foreign_text import presentable
 from contract.warnings import WARNING_TEXTS, warning_message
 
+LONGEST_TEXT = 2000
 PHASES = {
     "precheck": "checks before anything is sent in earnest",
     "reset": "empties the prefix cache",
@@ -126,11 +128,15 @@ def _warnings(
         count[code] += 1
         key = tag("warning", code if count[code] == 1 else f"{code}#{count[code]}")
         known = WARNING_TEXTS.get(code)
-        text = f"<b>{escape(code)}</b>: {escape(warning_message(warning))}"
+        text = f"<b>{_text(code)}</b>: {_text(warning_message(warning))}"
         if known is not None:
             text += f"<br>{escape(known.meaning)}"
         annotations.append(Annotation(key, time_ms, None, text, (*common, "warning", key)))
     return annotations
+
+
+def _text(foreign: str) -> str:
+    return escape(presentable(foreign, LONGEST_TEXT))
 
 
 def _verdict(
@@ -139,7 +145,7 @@ def _verdict(
     if analysis is None:
         status = str(finished["status"]) if finished else "cut short"
         reason = (finished or {}).get("error") or failure or ""
-        return f"<b>no result</b>: {escape(status)}: {escape(str(reason))}"
+        return f"<b>no result</b>: {_text(status)}: {_text(str(reason))}"
     status = "" if analysis["status"] == "complete" else f" ({escape(str(analysis['status']))})"
     verdict = f"<b>{escape(str(analysis['validation']['status']))}</b>{status}: "
     if is_bench(dict(analysis)):

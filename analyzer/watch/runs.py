@@ -12,12 +12,17 @@ import orjson
 
 from contract.events import has_writer
 from contract.files import open_file
+from contract.foreign_text import presentable
 from contract.run_directory import MANIFEST_SUFFIX, MeasurementDirectory, RunDirectory
 
 LOGGER = logging.getLogger("hitlab.watch")
 
 DEPTH = 4
 """How deep run directories may lie under the artifacts; output_dir may have folders of its own."""
+
+READ_BYTES = 1 << 20
+LONGEST_LINE = 1 << 20
+"""Bytes of one event. A longer line is none, and is passed over."""
 
 SILENCE_SECONDS = 10.0
 """A run that has not written for so long is asked whether it is still there. Not earlier: asking takes a lock for a
@@ -80,37 +85,54 @@ class RunEvents:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._offset = 0
+        self._tail = b""
+        self._too_long = False
         self._gone = False
         self.events: list[dict[str, Any]] = []
 
     def read(self, now: float) -> bool:
         """Take in what is new; returns whether anything is. A line that is still being written waits for its end.
 
+        Every byte is read once, and what is kept of an unfinished line has an end as well.
+
         Args:
             now: the time of day, to tell a silent run from one that has ended without a word.
         """
+        fresh = False
         try:
             status = self._path.stat()
             with open_file(self._path) as file:
                 file.seek(self._offset)
-                content = file.read()
+                while content := file.read(READ_BYTES):
+                    self._offset += len(content)
+                    fresh = self._take(content) or fresh
         except OSError as error:
             LOGGER.warning("%s: cannot be read (%s)", self._path, error.strerror)
             return False
-        whole = content[: content.rfind(b"\n") + 1]
-        self._offset += len(whole)
-        for line in whole.splitlines():
-            event = _event(line)
-            if event is None:
-                LOGGER.warning("%s: a line is no event: %.80r", self._path, line)
-            else:
-                self.events.append(event)
-        if whole:
+        if fresh:
             self._gone = False
         elif not self.ended and now - status.st_mtime > SILENCE_SECONDS:
             self._gone = not has_writer(self._path)
             return self._gone
-        return bool(whole)
+        return fresh
+
+    def _take(self, content: bytes) -> bool:
+        """The lines that `content` completes; returns whether there are any."""
+        *lines, rest = content.split(b"\n")
+        if lines:
+            lines[0] = self._tail + lines[0]
+            self._tail = b""
+        for line in lines:
+            event = None if self._too_long else _event(line)
+            if event is not None:
+                self.events.append(event)
+            elif line or self._too_long:
+                LOGGER.warning("%s: a line is no event: %s", self._path, presentable(_shown(line), 80))
+            self._too_long = False
+        self._tail += rest
+        if len(self._tail) > LONGEST_LINE:
+            self._tail, self._too_long = b"", True
+        return bool(lines)
 
     @property
     def ended(self) -> bool:
@@ -136,6 +158,10 @@ def _event(line: bytes) -> dict[str, Any] | None:
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
         return None
     return event if whole else None
+
+
+def _shown(line: bytes) -> str:
+    return line[:400].decode("utf-8", "backslashreplace")
 
 
 def event_time(event: dict[str, Any]) -> float:

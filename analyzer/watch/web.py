@@ -1,17 +1,21 @@
 """Reports, results and metrics over HTTP, read-only.
 
 Of the artifacts only `report.html` and `analysis.json` of measurements can be had. Every part of the path is opened by
-itself and without following links, so nothing outside the artifacts is ever read, whatever is put there.
+itself and without following links, so nothing outside the artifacts is ever read, whatever is put there. A page of
+somebody else's that a browser has open cannot read them either: only known names are answered (`_is_ours`).
 """
 
+import ipaddress
 import logging
 import os
 import re
+import socket
 import stat
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from html import escape
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -28,7 +32,11 @@ PREFIX = "/reports/"
 CONTENT_TYPES = {"report.html": "text/html; charset=utf-8", "analysis.json": "application/json"}
 MOST_PARTS = 16
 CHUNK = 1 << 16
-SOCKET_SECONDS = 30
+
+MOST_CLIENTS = 64
+"""Connections at a time, each with a thread."""
+REQUEST_SECONDS = 30.0
+"""For a whole request, from the moment the connection waits for it; then for each piece of the answer."""
 
 # A report is drawn in advance: it needs its own styles and pictures, and no script. `sandbox` takes the rest away.
 POLICY = (
@@ -97,20 +105,84 @@ def _open_beneath(folder: Path, parts: Sequence[str]) -> int | None:
 
 
 class _Server(ThreadingHTTPServer):
+    """Bounded in threads, and in the time that each may be held."""
+
     daemon_threads = True
 
     def __init__(
-        self, address: tuple[str, int], artifacts: Path, metrics: Callable[[], bytes], index: Index
+        self,
+        address: tuple[str, int],
+        artifacts: Path,
+        metrics: Callable[[], bytes],
+        index: Index,
+        names: Collection[str],
     ) -> None:
         self.artifacts = artifacts
         self.metrics = metrics
         self.index = index
+        self.names = frozenset(map(str.lower, (*names, "localhost", socket.gethostname())))
+        self._deadlines: dict[socket.socket, float] = {}
+        self._lock = threading.Lock()
         super().__init__(address, _Handler)
+
+    def go_on(self, connection: socket.socket) -> None:
+        """Give the connection its time anew."""
+        with self._lock:
+            self._deadlines[connection] = time.monotonic() + REQUEST_SECONDS
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._lock:
+            room = len(self._deadlines) < MOST_CLIENTS
+        if not room:
+            with suppress(OSError):
+                request.settimeout(0)
+                request.send(_NO_ROOM)
+            self.shutdown_request(request)
+            return
+        self.go_on(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._deadlines.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """Between two connections: end those whose time is over, however slowly something still trickles."""
+        now = time.monotonic()
+        with self._lock:
+            over = [connection for connection, deadline in self._deadlines.items() if deadline < now]
+            for connection in over:
+                with suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - the base class's
         """A client that goes away is no news; anything else is a fault of ours."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             LOGGER.exception("answering %s", client_address)
+
+
+_NO_ROOM = (
+    b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 5\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+)
+
+
+def _is_ours(host: str, names: Collection[str]) -> bool:
+    """Whether a Host header names this service: by an IP address, or by a name that is known to be ours.
+
+    A name that a stranger owns may be made to lead to this machine (DNS rebinding); an address cannot.
+    """
+    try:
+        name = urlsplit(f"//{host}").hostname
+    except ValueError:
+        return False
+    if not name or "@" in host:
+        return False
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return name.rstrip(".") in names or name.endswith(".localhost")
+    return True
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -119,21 +191,50 @@ class _Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
     server_version = "hitlab"
     sys_version = ""
-    timeout = SOCKET_SECONDS
+
+    def handle_one_request(self) -> None:
+        self.server.go_on(self.connection)
+        super().handle_one_request()
 
     def parse_request(self) -> bool:
         if not super().parse_request():
             return False
+        self.server.go_on(self.connection)
         if self.command not in ("GET", "HEAD"):
-            self.close_connection = True
-            self._send(
-                HTTPStatus.METHOD_NOT_ALLOWED, "text/plain", b"GET and HEAD only\n", {"Allow": "GET, HEAD"}
+            self._refuse(HTTPStatus.METHOD_NOT_ALLOWED, "GET and HEAD only", {"Allow": "GET, HEAD"})
+        elif self.headers.get("Transfer-Encoding") or self.headers.get("Content-Length", "0").strip() != "0":
+            # What follows would be taken for the next request.
+            self._refuse(HTTPStatus.BAD_REQUEST, "a request has no body here")
+        elif not self._is_for_us():
+            self._refuse(
+                HTTPStatus.MISDIRECTED_REQUEST,
+                "no such host here; whoever runs hitlab watch allows a name with --allow-host or --public-url",
             )
-            return False
-        return True
+        elif self._path() is None:
+            self._refuse(HTTPStatus.BAD_REQUEST, "no path")
+        else:
+            return True
+        return False
+
+    def _is_for_us(self) -> bool:
+        """Whether the request names this service. A browser says which name it has looked up; HTTP/1.0 says nothing."""
+        hosts = self.headers.get_all("Host") or []
+        if not hosts:
+            return self.request_version == "HTTP/1.0"
+        return len(hosts) == 1 and _is_ours(hosts[0], self.server.names)
+
+    def _path(self) -> str | None:
+        try:
+            return urlsplit(self.path).path
+        except ValueError:
+            return None
+
+    def _refuse(self, status: HTTPStatus, reason: str, more: dict[str, str] | None = None) -> None:
+        self.close_connection = True
+        self._send(status, "text/plain", f"{reason}\n".encode(), {"Connection": "close", **(more or {})})
 
     def do_GET(self) -> None:
-        path = urlsplit(self.path).path
+        path = self._path() or ""
         if path == "/":
             self._send(HTTPStatus.OK, "text/html; charset=utf-8", _index_page(self.server.index()))
         elif path == "/healthz":
@@ -158,6 +259,7 @@ class _Handler(BaseHTTPRequestHandler):
             left = size
             while left and (piece := file.read(min(CHUNK, left))):
                 self.wfile.write(piece)
+                self.server.go_on(self.connection)
                 left -= len(piece)
             # Shorter than promised: the connection is of no more use.
             self.close_connection = self.close_connection or left > 0
@@ -197,14 +299,21 @@ def _index_page(reports: Sequence[tuple[str, str]]) -> bytes:
 
 @contextmanager
 def serving(
-    host: str, port: int, artifacts: Path, metrics: Callable[[], bytes], index: Index
+    host: str,
+    port: int,
+    artifacts: Path,
+    metrics: Callable[[], bytes],
+    index: Index,
+    names: Collection[str] = (),
 ) -> Iterator[int]:
     """Serve in a thread during the block; yields the port (0 asks for a free one).
+
+    Beside IP addresses, localhost and this machine's own name, requests may be for `names` and `host`.
 
     Raises ServiceError when the address cannot be had.
     """
     try:
-        server = _Server((host, port), artifacts, metrics, index)
+        server = _Server((host, port), artifacts, metrics, index, {host, *names})
     except OSError as error:
         raise ServiceError(
             f"{host}:{port}: cannot listen there ({error.strerror}); name another port with --port"

@@ -4,6 +4,7 @@ import logging
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
 
 import typer
 
@@ -56,6 +57,16 @@ def command(
             show_default=False,
         ),
     ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allow-host",
+            metavar="NAME",
+            help="A name by which this service may be asked, beside IP addresses, localhost, this machine's own name and "
+            "that of --public-url; any number.",
+            show_default=False,
+        ),
+    ] = None,
     once: Annotated[
         bool, typer.Option("--once", help="Look at everything once and end; nothing is served.")
     ] = False,
@@ -75,7 +86,11 @@ def command(
         if watch.trouble is not None:
             raise ServiceError(watch.trouble)
         return 0
-    with stop_on_signals() as stop, serving(host, port, artifacts, watch.metrics, watch.reports) as bound:
+    names = [*(allow_host or ()), *_name_of(public_url)]
+    with (
+        stop_on_signals() as stop,
+        serving(host, port, artifacts, watch.metrics, watch.reports, names) as bound,
+    ):
         address = public_url or _default_url(host, bound) or ""
         print(shown(f"Reports: {address}  Metrics: {address.rstrip('/')}/metrics"), flush=True)
         try:
@@ -99,6 +114,18 @@ def _annotator(url: str | None, user: str, password_file: Path | None) -> "Annot
             f"--grafana needs the extra stack: pip install 'hitlab[stack]' ({error})"
         ) from error
     return Annotator(GrafanaAccess(url, user, password_file))
+
+
+def _name_of(url: str | None) -> list[str]:
+    if url is None:
+        return []
+    try:
+        name = urlsplit(url).hostname
+    except ValueError:
+        name = None
+    if name is None:
+        raise ScenarioError(f"--public-url {url}: must be an address like http://gpu-host:9400/")
+    return [name]
 
 
 def _default_url(host: str, port: int) -> str | None:

@@ -49,7 +49,7 @@ def _problem(client: ControlClient, route: str) -> str | None:
         return f"{route}: service.reset_url is not configured"
     url = f"{reset_url.rpartition('/')[0]}{route}"
     try:
-        answer = client.call("POST", url)
+        answer = client.call("POST", url, login_of=reset_url)
     except ServiceError as error:
         return str(error)
     return None if answer.status == 200 else f"{url}: {refusal(answer)}"

@@ -139,7 +139,7 @@ def show(document: dict[str, Any], text: str, *, form: str, output: Path | None)
         print_text(text)
     if output is not None:
         with whole_file(output) as file:
-            file.write((document_text(document) if form == "json" else text + "\n").encode())
+            file.write((document_text(document) if form == "json" else shown(text) + "\n").encode())
 
 
 def add_comparison(document: dict[str, Any], before: dict[str, Any] | None) -> str:

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from contract.documents import whole_file
+from contract.foreign_text import visible
 from contract.redaction import Redactor
 from runner.engines.vllm.configuration import PORT, Configuration
+from runner.engines.vllm.diagnosis import ANSI
 from runner.engines.vllm.docker_host import offers_gpus, told_in_one_line
 
 HOST = "127.0.0.1"
@@ -113,7 +115,7 @@ def log_text(container: Any, since: float | None = None) -> str:
 
 def save_log(container: Any, path: Path, redact: Redactor, since: float | None = None) -> None:
     """Raises ArtifactError when it cannot be written."""
-    text = redact(log_text(container, since))
+    text = visible(redact(ANSI.sub("", log_text(container, since))))
     with whole_file(path) as file:
         file.write(text.encode())
 

@@ -3,6 +3,7 @@
 import fcntl
 import os
 import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -128,3 +129,25 @@ def test_a_file_that_goes_away_is_no_end(tmp_path: Path) -> None:
     os.remove(path)  # noqa: PTH107 - as a user does
     assert events.read(time.time()) is False
     assert len(events.events) == 1
+
+
+def test_a_line_without_end_is_read_once_and_not_kept(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "events.jsonl"
+    write(path, line("phase_started", phase="formal"))
+    with path.open("ab") as file:
+        file.write(b'{"x": "' + b"x" * (60 << 20))
+    events = RunEvents(path)
+    assert events.read(time.time()) is True
+    tracemalloc.start()
+    try:
+        assert events.read(time.time()) is False
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20, "nothing of it again"
+    finally:
+        tracemalloc.stop()
+    write(path, '"}\n' + line("phase_started", phase="settle"))
+    assert events.read(time.time()) is True
+    assert [item["phase"] for item in events.events] == ["formal", "settle"]
+    assert len(caplog.records) == 1
+    assert len(caplog.records[0].getMessage()) < 300

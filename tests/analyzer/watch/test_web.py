@@ -3,11 +3,15 @@
 import http.client
 import os
 import socket
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from analyzer.watch import web
 from analyzer.watch.web import open_artifact, report_path, serving
 from contract.errors import ServiceError
 
@@ -73,7 +77,9 @@ def test_a_report_is_served_with_its_policy(port: int, artifacts: Path) -> None:
 def test_head_tells_the_size_and_sends_nothing(port: int) -> None:
     for path in (f"{GOOD}/report.html", "/", "/metrics", "/nothing"):
         with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
-            connection.sendall(f"HEAD {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+            connection.sendall(
+                f"HEAD {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode()
+            )
             answer = b"".join(iter(lambda: connection.recv(65536), b""))
         head, _, body = answer.partition(b"\r\n\r\n")
         assert body == b""
@@ -177,3 +183,149 @@ def test_a_port_that_is_taken_is_one_line(port: int, artifacts: Path) -> None:
         serving("127.0.0.1", port, artifacts, lambda: b"", list),
     ):
         pass
+
+
+def exchange(port: int, sent: bytes) -> bytes:
+    """All that comes back until the server closes the connection."""
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+        connection.sendall(sent)
+        answer = b""
+        while True:
+            try:
+                piece = connection.recv(65536)
+            except ConnectionResetError:
+                return answer
+            if not piece:
+                return answer
+            answer += piece
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example",
+        "evil.example:9400",
+        "127.0.0.1.evil.example",
+        "localhost.evil.example",
+        "evil",
+        "",
+        "127.0.0.1@evil.example",
+        "evil.example@127.0.0.1",
+        "[::1",
+        "[evil]",
+        "127.0.0.1, evil.example",
+        "xn--lcalhost-8d4b",
+    ],
+)
+def test_a_name_that_somebody_else_may_own_is_not_answered(port: int, host: str) -> None:
+    """A browser sends the name that it has looked up: a stranger's, which leads here for the moment."""
+    for path in ("/", "/metrics", f"{GOOD}/report.html"):
+        answer = exchange(port, f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+        assert answer.split()[1] in (b"421", b"400")
+        assert b"hitlab_x" not in answer
+        assert REPORT not in answer
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "Host: 127.0.0.1\r\nHost: evil.example",
+        "Host: evil.example\r\nHost: 127.0.0.1",
+        "X-Forwarded-Host: 127.0.0.1",
+    ],
+)
+def test_exactly_one_name(port: int, head: str) -> None:
+    answer = exchange(port, f"GET /metrics HTTP/1.1\r\n{head}\r\nConnection: close\r\n\r\n".encode())
+    assert answer.startswith(b"HTTP/1.1 421 ")
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "127.0.0.1",
+        "127.0.0.1:9400",
+        "localhost:1",
+        "LOCALHOST",
+        "a.localhost",
+        "[::1]:9400",
+        "192.168.7.9",
+        "analyzer:9400",
+        "Gpu.Example.",
+    ],
+)
+def test_names_of_ours_are(artifacts: Path, host: str) -> None:
+    names = ("analyzer", "gpu.example")
+    with serving("127.0.0.1", 0, artifacts, lambda: b"hitlab_x 1\n", list, names) as port:
+        answer = exchange(
+            port, f"GET /metrics HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode()
+        )
+    assert answer.startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize("length", ["Content-Length: 44", "Transfer-Encoding: chunked"])
+def test_a_body_is_not_the_next_request(port: int, length: str) -> None:
+    smuggled = "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    answer = exchange(
+        port, f"GET /healthz HTTP/1.1\r\nHost: localhost\r\n{length}\r\n\r\n{smuggled}".encode()
+    )
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert answer.count(b"HTTP/1.1 ") == 1
+    assert b"hitlab_x" not in answer
+
+
+@pytest.mark.parametrize("target", ["http://[::1/", "//[", "http://[::1]x/", "*", "http://"])
+def test_an_address_that_is_none_is_no_fault_of_ours(
+    port: int, target: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    answer = exchange(port, f"GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+    assert answer.split()[1] in (b"400", b"404", b"200")
+    assert not caplog.records, "no traceback"
+
+
+def test_slow_clients_hold_no_more_than_their_share(artifacts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has a thread: there are not more of them than a few, and none for ever."""
+    monkeypatch.setattr(web, "MOST_CLIENTS", 3)
+    with serving("127.0.0.1", 0, artifacts, lambda: b"", list) as port:
+        slow = [socket.create_connection(("127.0.0.1", port), timeout=20) for _ in range(3)]
+        for connection in slow:
+            connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert connection.recv(65536).startswith(b"HTTP/1.1 200 ")  # each has its thread now
+            connection.sendall(b"GET /heal")
+        before = threading.active_count()
+        for _ in range(5):
+            refused = exchange(port, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert refused in (b"", web._NO_ROOM)
+        assert threading.active_count() <= before
+        slow[0].close()
+        wait_for(lambda: exchange(port, b"GET /healthz HTTP/1.0\r\n\r\n").endswith(b"ok\n"))
+        # What trickles is over after its time, too.
+        monkeypatch.setattr(web, "REQUEST_SECONDS", 0.2)
+        trickling = socket.create_connection(("127.0.0.1", port), timeout=20)
+        ended = threading.Event()
+
+        def trickle() -> None:
+            while not ended.is_set():
+                try:
+                    trickling.sendall(b"x")
+                except OSError:
+                    return
+                ended.wait(0.02)
+
+        thread = threading.Thread(target=trickle)
+        thread.start()
+        try:
+            with suppress(ConnectionResetError):
+                while trickling.recv(65536):
+                    pass
+        finally:
+            ended.set()
+            thread.join()
+            for connection in (*slow, trickling):
+                connection.close()
+
+
+def wait_for(reached: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not reached():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
