@@ -8,26 +8,33 @@ from typing import Any
 
 import orjson
 
-from hitlab_aisbench.sse import Event, SseReader
+from hitlab_aisbench.sse import Event, EventTooLargeError, SseReader
+from hitlab_aisbench.usage import read_usage
 
 _ERROR_BODY = 1 << 16
+_LARGEST_BODY = 64 * 2**20
+_MORE_CHUNKS = 64
+"""Token chunks that a stream may have beyond two for each token: none ends that does not end here."""
 
 
 class Answer:
     """One answer, streamed or not (its content type decides).
 
-    `token_ns` are the times of chunks that carry a choice (a chat delta that only tells the role is none), `event_ns`
-    those of all events before the end mark.
+    `token_ns` are the times of chunks that carry a choice (one of a chat whose delta is none, empty, or only tells the
+    role is none), `event_ns` those of all events before the end mark.
+    `most_output_tokens` is how many the request allowed; None: not known.
     Times are nanoseconds of `time.perf_counter_ns`, of the read that brought the bytes.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most_output_tokens: int | None = None) -> None:
         self.status: int | None = None
         self.error_kind: str | None = None
         self.error_text: str | None = None
         self.token_ns: list[int] = []
         self.event_ns: list[int] = []
         self.done = False
+        self.cut = False
+        """It has failed, and what follows is not read: the connection has to be closed."""
         self.done_ns: int | None = None
         self.prompt_tokens: int | None = None
         self.completion_tokens: int | None = None
@@ -37,6 +44,7 @@ class Answer:
         self._texts: list[str] = []
         self._events: SseReader | None = None
         self._body = bytearray()
+        self._most_output_tokens = most_output_tokens
 
     @property
     def text(self) -> str:
@@ -46,6 +54,11 @@ class Answer:
     @property
     def success(self) -> bool:
         return self.done and self.error_kind is None
+
+    @property
+    def streams(self) -> bool:
+        """Whether it comes token by token; not known before its headers are there."""
+        return self._events is not None
 
     def begin(self, status: int, content_type: str, content_encoding: str) -> None:
         """Headers are there."""
@@ -60,14 +73,27 @@ class Answer:
 
     def body(self, data: bytes, now_ns: int) -> None:
         """The next piece of the body."""
+        if self.cut or self.done:
+            return
         if self._events is not None:
-            for event in self._events.feed(data):
+            try:
+                events = self._events.feed(data)
+            except EventTooLargeError as error:
+                self._cut("stream_error", str(error))
+                return
+            for event in events:
                 self._event(event, now_ns)
-        elif self.status == 200 or len(self._body) < _ERROR_BODY:
-            self._body += data
+            return
+        self._body += data
+        if self.status != 200 and len(self._body) > _ERROR_BODY:
+            self._cut("http", f"HTTP {self.status}: {error_message(bytes(self._body[:_ERROR_BODY]))}")
+        elif len(self._body) > _LARGEST_BODY:
+            self._cut("http", f"an answer of more than {_LARGEST_BODY >> 20} MiB")
 
     def end(self, now_ns: int) -> None:
         """The message is complete."""
+        if self.cut:
+            return
         if self._events is not None:
             for event in self._events.finish():
                 self._event(event, now_ns)
@@ -86,11 +112,16 @@ class Answer:
         if self.error_kind is None:
             self.error_kind, self.error_text = kind, text
 
+    def _cut(self, kind: str, text: str) -> None:
+        self.fail(kind, text)
+        self.cut = True
+        self._body.clear()
+
     def _has_usage(self) -> bool:
         return self.prompt_tokens is not None and self.completion_tokens is not None
 
     def _event(self, event: Event, now_ns: int) -> None:
-        if self.done:
+        if self.done or self.cut:
             return
         if event.data == b"[DONE]":
             self.done, self.done_ns = True, now_ns
@@ -105,8 +136,19 @@ class Answer:
             self.fail("stream_error", error_message(event.data))
             return
         self._usage(chunk.get("usage"))
-        if self._choice(chunk.get("choices")):
+        choice = _first(chunk.get("choices"))
+        if choice is None:
+            return
+        self._choice(choice, "delta")
+        if _brings_token(choice):
             self.token_ns.append(now_ns)
+            self._require_an_end()
+
+    def _require_an_end(self) -> None:
+        """An engine that never stops would never be late."""
+        most, chunks = self._most_output_tokens, len(self.token_ns)
+        if most is not None and chunks > 2 * most + _MORE_CHUNKS:
+            self._cut("bad_usage", f"the stream does not end: {chunks} chunks, {most} tokens were allowed")
 
     def _whole_body(self) -> None:
         body = bytes(self._body)
@@ -120,7 +162,9 @@ class Answer:
             self.fail("http", f"HTTP 200 with an error: {error_message(body)}")
             return
         self._usage(answer.get("usage"))
-        self._choice(answer.get("choices"))
+        choice = _first(answer.get("choices"))
+        if choice is not None:
+            self._choice(choice, "message")
 
     def _object(self, data: bytes, what: str) -> dict[str, Any] | None:
         try:
@@ -133,32 +177,35 @@ class Answer:
             return None
         return value
 
-    def _choice(self, choices: Any) -> bool:
-        if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
-            return False
-        choice = choices[0]
-        chat = choice.get("delta") if "delta" in choice else choice.get("message")
-        reason, text = choice.get("finish_reason"), choice.get("text")
-        if isinstance(chat, dict):
-            text = chat.get("content")
+    def _choice(self, choice: dict[str, Any], chat: str) -> None:
+        reason, message = choice.get("finish_reason"), choice.get(chat)
+        text = message.get("content") if isinstance(message, dict) else choice.get("text")
         if isinstance(reason, str):
             self.finish_reason = reason
         if isinstance(text, str):
             self._texts.append(text)
-        if "delta" in choice and reason is None:
-            return isinstance(chat, dict) and any(value for name, value in chat.items() if name != "role")
-        return True
 
     def _usage(self, usage: Any) -> None:
         if not isinstance(usage, dict):
             return
-        self.prompt_tokens = _whole(usage.get("prompt_tokens"))
-        self.completion_tokens = _whole(usage.get("completion_tokens"))
-        details = usage.get("prompt_tokens_details")
-        details = details if isinstance(details, dict) else {}
-        by_kind = details.get("multimodal_tokens")
-        self.cached_tokens = _whole(details.get("cached_tokens"))
-        self.image_tokens = _whole(by_kind.get("image")) if isinstance(by_kind, dict) else None
+        told = read_usage(usage, self._most_output_tokens)
+        self.prompt_tokens, self.completion_tokens = told.prompt_tokens, told.completion_tokens
+        self.cached_tokens, self.image_tokens = told.cached_tokens, told.image_tokens
+        if told.impossible is not None:
+            self.fail("bad_usage", told.impossible)
+
+
+def _first(choices: Any) -> dict[str, Any] | None:
+    usable = isinstance(choices, list) and choices and isinstance(choices[0], dict)
+    return choices[0] if usable else None
+
+
+def _brings_token(choice: dict[str, Any]) -> bool:
+    """Whether a chunk brings a token or the end: one of a chat may bring a role, or nothing."""
+    if "delta" not in choice or choice.get("finish_reason") is not None:
+        return True
+    delta = choice["delta"]
+    return isinstance(delta, dict) and any(value for key, value in delta.items() if key != "role")
 
 
 def error_message(body: bytes) -> str:
@@ -174,10 +221,6 @@ def error_message(body: bytes) -> str:
         if isinstance(inner, str):
             return inner
     return _text(body)
-
-
-def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
 def _text(body: bytes) -> str:

@@ -112,5 +112,7 @@ class Attempts:
         """One short line without the key: a server may echo the headers it was sent."""
         if text is None:
             return None
+        # A header may hold bytes that are no text: aiohttp keeps them as surrogates.
+        text = text.encode("utf-8", "replace").decode("utf-8")
         text = " ".join(masked(text, self._secret).split())
         return text if len(text) <= _LONGEST_TEXT else text[: _LONGEST_TEXT - 1] + "…"

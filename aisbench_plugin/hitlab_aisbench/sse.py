@@ -75,7 +75,7 @@ class SseReader:
         value = value[1:] if value.startswith(b" ") else value
         if name == b"data":
             self._data.append(value)
-            self._data_bytes += len(value) + 1
+            self._data_bytes += len(line) + 1
         elif name == b"event":
             self._name = value
         return []

@@ -3,8 +3,9 @@
 import json
 from typing import Any
 
+import pytest
 from hitlab_aisbench.answer import Answer
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runner.drivers.native.answer import Answer as NativeAnswer
@@ -20,7 +21,12 @@ FIELDS = (
     "completion_tokens",
     "cached_tokens",
     "finish_reason",
+    "image_tokens",
+    "text",
+    "streams",
+    "cut",
 )
+MOST_TOKENS = 3
 USAGE = {"prompt_tokens": 9, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 4}}
 EVENTS = (
     b'data: {"choices": [{"text": "a", "finish_reason": null}]}\n\n',
@@ -49,7 +55,8 @@ BODIES = (
 def both(
     status: int, content_type: str, encoding: str, pieces: list[bytes], end: bool
 ) -> tuple[Answer, NativeAnswer]:
-    ours, native = Answer(), NativeAnswer()
+    ours = Answer(most_output_tokens=MOST_TOKENS)
+    native = NativeAnswer(keep_text=True, most_output_tokens=MOST_TOKENS)
     ours.begin(status, content_type, encoding)
     native.begin(status, content_type.encode(), encoding.encode())
     for number, piece in enumerate(pieces):
@@ -75,6 +82,76 @@ def cut(draw: Any, message: st.SearchStrategy[bytes]) -> list[bytes]:
 @given(cut(st.lists(st.sampled_from(EVENTS), max_size=6).map(b"".join)), st.booleans())
 def test_streams_are_read_as_the_native_driver_reads_them(pieces: list[bytes], end: bool) -> None:
     assert_equal(*both(200, "text/event-stream; charset=utf-8", "", pieces, end))
+
+
+NUMBERS = st.sampled_from([0, 1, 3, 4, -1, 0.5, 2**31 - 1, 2**31, 2**63, 2**64, 10**300, True])
+VALUES = st.none() | NUMBERS | st.sampled_from(["", "a", "stop", [], {}, [1], {"a": 1}])
+
+
+def objects(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """An object with some of these fields, or something else in its place."""
+    return VALUES | st.fixed_dictionaries({}, optional=fields)
+
+
+CHAT = objects(role=VALUES, content=VALUES, reasoning=VALUES)
+CHOICE = objects(index=VALUES, text=VALUES, delta=CHAT, message=CHAT, finish_reason=VALUES)
+DETAILS = objects(cached_tokens=VALUES, multimodal_tokens=objects(image=VALUES))
+USAGES = objects(prompt_tokens=VALUES, completion_tokens=VALUES, prompt_tokens_details=DETAILS)
+CHUNK = objects(
+    choices=VALUES | st.lists(CHOICE, max_size=2), usage=USAGES, error=VALUES | objects(message=VALUES)
+)
+
+
+def as_event(chunk: Any) -> bytes:
+    return b"data: " + json.dumps(chunk).encode() + b"\n\n"
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    cut(
+        st.lists(CHUNK.map(as_event) | st.sampled_from(EVENTS) | st.just(EVENTS[0] * 80), max_size=5).map(
+            b"".join
+        )
+    ),
+    st.booleans(),
+)
+def test_whatever_a_stream_holds_both_read_the_same(pieces: list[bytes], end: bool) -> None:
+    assert_equal(*both(200, "text/event-stream", "", pieces, end))
+
+
+@settings(max_examples=200, deadline=None)
+@given(cut(CHUNK.map(lambda chunk: json.dumps(chunk).encode())), st.sampled_from([200, 200, 400]))
+def test_whatever_a_body_holds_both_read_the_same(pieces: list[bytes], status: int) -> None:
+    assert_equal(*both(status, "application/json", "", pieces, end=True))
+
+
+@pytest.mark.parametrize("delta", [None, [], "a", 7, {}, {"role": "assistant"}, {"content": ""}])
+def test_a_delta_that_brings_nothing_is_no_token(delta: Any) -> None:
+    nothing = as_event({"choices": [{"delta": delta}]})
+    ours, native = both(
+        200, "text/event-stream", "", [nothing, as_event({"choices": [{"text": "a"}]})], end=False
+    )
+    assert ours.token_ns == native.token_ns == [1]
+
+
+@pytest.mark.parametrize(
+    ("status", "content_type", "piece"),
+    [
+        (200, "text/event-stream", b"d" * 2**20),
+        (200, "application/json", b" " * 2**20),
+        (500, "", b"no" * 2**15),
+    ],
+)
+def test_both_cut_what_does_not_end(status: int, content_type: str, piece: bytes) -> None:
+    ours, native = both(status, content_type, "", [piece] * 70, end=False)
+    assert ours.cut
+    assert_equal(ours, native)
+
+
+def test_a_line_in_many_pieces_takes_time_in_proportion() -> None:
+    # A quadratic reader needs minutes for this.
+    half = [b"d" * 100] * 160_000
+    assert_equal(*both(200, "text/event-stream", "", [*half, b"\n\n", EVENTS[0], EVENTS[9]], end=True))
 
 
 @given(

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import suppress
 from typing import Any
 
@@ -15,6 +15,7 @@ from ais_bench.benchmark.models.output import Output
 from hitlab_aisbench import API_KEY_VARIABLE
 from hitlab_aisbench.answer import Answer
 from hitlab_aisbench.attempts import Attempts, Row, masked
+from hitlab_aisbench.usage import most_output_tokens
 
 RANK_HEADER = "X-data-parallel-rank"
 _STALE_WITHIN_NS = 1_000_000_000
@@ -28,17 +29,32 @@ _WORTH_A_RETRY_STATUS = frozenset({408, 429})
 class Exchange:
     """One attempt on the wire: its answer, when its first byte was written, and whether on a kept connection."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_output_tokens: int | None) -> None:
+        self._most_output_tokens = most_output_tokens
         self.renew()
 
     def renew(self) -> None:
         """Begin anew; what has been noted so far was not the server's answer."""
-        self.answer = Answer()
+        self.answer = Answer(self._most_output_tokens)
+        self.received_ns = 0
         self.connected(kept=False)
 
     def connected(self, *, kept: bool) -> None:
         """There is a connection; the request is written next."""
         self.sent_ns, self.sent_wall, self._kept = time.perf_counter_ns(), time.time(), kept
+
+    @property
+    def since_ns(self) -> int:
+        """The last token, else the request."""
+        return self.answer.token_ns[-1] if self.answer.token_ns else self.sent_ns
+
+    def late(self, seconds: float) -> str:
+        """Why its answer is given up."""
+        answer, since = self.answer, "the last token" if self.answer.token_ns else "the request"
+        if self.received_ns <= self.since_ns:
+            return f"nothing came for {seconds:g} s after {since}"
+        what = "token" if answer.streams or answer.status is None else "complete answer"
+        return f"no {what} came for {seconds:g} s after {since}, though other bytes did"
 
     @property
     def stale(self) -> bool:
@@ -55,7 +71,8 @@ class PrefixCacheCompletions(VLLMCustomAPI):
     """AISBench's model for vLLM completions, with three differences.
 
     `url` is the whole address of the endpoint. The bearer token comes from the environment. `timeout_seconds` is the
-    longest silence: of the connect and between bytes (None: no limit). `retry` is AISBench's: the number of attempts.
+    longest time for a connect, and without a new token (of an answer that does not stream, without all of it); None: no
+    limit. `retry` is AISBench's: the number of attempts.
     """
 
     def __init__(self, url: str, timeout_seconds: float | None = None, **options: Any) -> None:
@@ -66,9 +83,8 @@ class PrefixCacheCompletions(VLLMCustomAPI):
         self._key = os.environ.get(API_KEY_VARIABLE, "")
         if self._key:
             self.headers["Authorization"] = f"Bearer {self._key}"
-        self._timeout = aiohttp.ClientTimeout(
-            total=None, sock_connect=timeout_seconds, sock_read=timeout_seconds
-        )
+        self._longest_seconds = timeout_seconds
+        self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=timeout_seconds)
 
     async def generate(  # type: ignore[override]
         self,
@@ -84,7 +100,8 @@ class PrefixCacheCompletions(VLLMCustomAPI):
 
         Every attempt is recorded, also one that is cancelled. A lane stays busy between the attempts.
         """
-        body = orjson.dumps(await self.get_request_body(input_data, max_out_len, output))
+        request = await self.get_request_body(input_data, max_out_len, output)
+        body = orjson.dumps(request)
         headers = dict(self.headers)
         if row.dp_rank is not None:
             headers[RANK_HEADER] = str(row.dp_rank)
@@ -92,7 +109,7 @@ class PrefixCacheCompletions(VLLMCustomAPI):
         while True:
             attempt += 1
             attempts.begin(row, attempt)
-            exchange = Exchange()
+            exchange = Exchange(most_output_tokens(request))
             try:
                 await self._attempt(session, headers, body, exchange)
             except asyncio.CancelledError:
@@ -113,9 +130,9 @@ class PrefixCacheCompletions(VLLMCustomAPI):
         """One attempt. On a kept connection that the server had closed before it read anything it begins anew."""
         while True:
             try:
-                await self._post(session, headers, body, exchange)
+                await self._in_time(self._post(session, headers, body, exchange), exchange)
             except aiohttp.ServerTimeoutError as error:
-                exchange.answer.fail("timeout", str(error) or "no byte within the time")
+                exchange.answer.fail("timeout", str(error) or "no connection within the time")
             except aiohttp.ClientConnectorError as error:
                 exchange.answer.fail("connect", f"cannot connect: {error}")
             except (
@@ -131,6 +148,25 @@ class PrefixCacheCompletions(VLLMCustomAPI):
             except aiohttp.ClientError as error:
                 exchange.answer.fail("http", f"not an HTTP answer: {error}")
             return
+
+    async def _in_time(self, post: Coroutine[Any, Any, None], exchange: Exchange) -> None:
+        """Wait as long as tokens come. Comments, pings, role chunks and interim answers are none."""
+        task = asyncio.ensure_future(post)
+        try:
+            while not task.done():
+                left = None
+                if self._longest_seconds is not None:
+                    left = self._longest_seconds - (time.perf_counter_ns() - exchange.since_ns) / 1e9
+                    if left <= 0:
+                        exchange.answer.fail("timeout", exchange.late(self._longest_seconds))
+                        return
+                await asyncio.wait((task,), timeout=left)
+            task.result()
+        finally:
+            if not task.done():
+                task.cancel()
+                # How it ends is of no interest any more.
+                await asyncio.gather(task, return_exceptions=True)
 
     async def _post(
         self, session: aiohttp.ClientSession, headers: dict[str, str], body: bytes, exchange: Exchange
@@ -150,7 +186,11 @@ class PrefixCacheCompletions(VLLMCustomAPI):
             )
             stream = response.content.iter_any()
             async for data in stream:
-                answer.body(data, time.perf_counter_ns())
+                exchange.received_ns = time.perf_counter_ns()
+                answer.body(data, exchange.received_ns)
+                if answer.cut:
+                    response.close()
+                    return
                 if answer.done:
                     await _drain(stream)
                     return

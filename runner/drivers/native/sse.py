@@ -91,6 +91,6 @@ class SseReader:
         name, _, value = line.partition(b":")
         if name == b"data":
             self._data.append(value[1:] if value.startswith(b" ") else value)
-            self._data_bytes += len(value) + 1
+            self._data_bytes += len(line) + 1
         elif name == b"event":
             self._name = value[1:] if value.startswith(b" ") else value
