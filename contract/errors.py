@@ -65,6 +65,16 @@ class ServiceError(HitLabError):
     exit_code = ExitCode.SERVICE
 
 
+class NotThisEngineError(ServiceError):
+    """A metrics page is not, or not only, that of the engine that answers the requests. `reason` is without the code."""
+
+    code = "METRICS_NOT_THIS_ENGINE"
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(f"{self.code}: {reason}")
+
+
 class Interruption(HitLabError):  # noqa: N818 - a way to end, not an error
     """The user ended the command."""
 

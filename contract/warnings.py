@@ -79,6 +79,17 @@ WARNING_TEXTS: Mapping[str, WarningText] = {
         "is not the one the data was built for.",
         "Set tokenizer.block_size to the unit in which this engine finds prefixes, and prepare again.",
     ),
+    "METRICS_NOT_THIS_ENGINE": WarningText(
+        "The metrics page is not, or not alone, that of the engine that answers: a router or a balancer hands out the "
+        "page of one of several engines, or its own. No number is taken from it.",
+        "Name the page of the engine itself, and send to one engine; what the answers reported (cached_tokens) stands.",
+    ),
+    "PROBE_LEDGERS_DIFFER": WarningText(
+        "For one and the same probe the engine's counters and its answer tell different hits, so one of the two is "
+        "wrong.",
+        "Compare both with the whole blocks that the message names: the one that fits them is the one to read in the "
+        "result.",
+    ),
     "ENGINE_NOT_IDLE": WarningText(
         "The engine did not come to rest before the load, so the first scrape may miss tokens that were under way.",
         "Stop other traffic to the engine, then measure again.",

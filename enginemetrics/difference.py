@@ -12,17 +12,25 @@ FindingCode = Literal[
     "HITS_EXCEED_QUERIES",
     "RANKS_CHANGED",
     "ENGINE_RESTARTED",
+    "METRICS_NOT_THIS_ENGINE",
     "COUNTER_CHANGED",
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Why a difference is not to be trusted. `rank` is None when it concerns the whole engine."""
+    """Why a difference is not to be trusted. `rank` is None when it concerns the whole engine.
+
+    `message` is what was seen, and, behind a semicolon, what it means or what to do.
+    """
 
     code: FindingCode
     message: str
     rank: int | None = None
+
+    @property
+    def seen(self) -> str:
+        return self.message.partition("; ")[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,40 +99,107 @@ def subtract(before: EngineSnapshot, after: EngineSnapshot) -> EngineDifference:
             )
         )
     findings.extend(_restarts(before, after))
+    fallen = (
+        "another process answered, or this counter is broken (the start time is the same: no restart)"
+        if same_processes(before, after)
+        else "the engine restarted or another one answered"
+    )
     ranks = tuple(
-        _subtract_rank(mine[rank], theirs[rank], findings, same_counter=same_counter)
+        _subtract_rank(mine[rank], theirs[rank], findings, same_counter=same_counter, fallen=fallen)
         for rank in sorted(mine.keys() & theirs.keys())
     )
     return EngineDifference(ranks, after.unit, tuple(findings))
 
 
 def _restarts(before: EngineSnapshot, after: EngineSnapshot) -> list[Finding]:
-    found = []
-    advice = "the engine restarted between the scrapes; measure again"
-    for was, now in zip(before.process_start_times, after.process_start_times, strict=False):
-        if was is not None and now is not None and was != now:
-            found.append(
-                Finding("ENGINE_RESTARTED", f"process start time changed from {was} to {now}: {advice}")
-            )
     begun = {rank.rank: rank.counters_created for rank in before.ranks}
-    for rank in after.ranks:
-        was, now = begun.get(rank.rank), rank.counters_created
-        if was is not None and now is not None and was != now:
-            message = f"rank {rank.rank}: counters begun at {was}, then at {now}: {advice}"
-            found.append(Finding("ENGINE_RESTARTED", message, rank.rank))
-    return found
+    changes = [
+        *(
+            ("process start time", was, now, None)
+            for was, now in zip(before.process_start_times, after.process_start_times, strict=False)
+        ),
+        *(
+            (
+                f"begin of the counters of rank {rank.rank}",
+                begun.get(rank.rank),
+                rank.counters_created,
+                rank.rank,
+            )
+            for rank in after.ranks
+        ),
+    ]
+    return [
+        _another_process(what, was, now, rank)
+        for what, was, now, rank in changes
+        if was is not None and now is not None and was != now
+    ]
+
+
+def _another_process(what: str, was: float, now: float, rank: int | None) -> Finding:
+    """Time only goes forward: a process that started earlier has not restarted, it is another one."""
+    if now < was:
+        message = (
+            f"{what} went back from {was} to {now}; another process answered the second time, so the page is that of one "
+            "of several engines (behind a router or a balancer): scrape the engine's own page"
+        )
+        return Finding("METRICS_NOT_THIS_ENGINE", message, rank)
+    message = (
+        f"{what} changed from {was} to {now}; the engine restarted between the scrapes, or another one answered: "
+        "measure again, and scrape the engine's own page"
+    )
+    return Finding("ENGINE_RESTARTED", message, rank)
+
+
+def same_processes(before: EngineSnapshot, after: EngineSnapshot) -> bool | None:
+    """Whether the start times say that the same processes made both pages; None: they do not tell."""
+    pairs = [
+        *zip(before.process_start_times, after.process_start_times, strict=False),
+        *zip(
+            [rank.counters_created for rank in before.ranks],
+            [rank.counters_created for rank in after.ranks],
+            strict=False,
+        ),
+    ]
+    known = [was == now for was, now in pairs if was is not None and now is not None]
+    return all(known) if known else None
+
+
+def another_process(earlier: EngineSnapshot, later: EngineSnapshot) -> str | None:
+    """What proves that two processes made the pages, and that no restart lies between them; None: nothing does.
+
+    A later start is no proof, it may be a restart. Of the counters the front end's prompt tokens are asked, where there
+    are any: a single counter that fell may as well be broken.
+    """
+    for finding in _restarts(earlier, later):
+        if finding.code == "METRICS_NOT_THIS_ENGINE":
+            return finding.message
+    if not same_processes(earlier, later):
+        return None
+    mine = {rank.rank: rank for rank in earlier.ranks}
+    for rank in later.ranks:
+        before = mine.get(rank.rank)
+        if before is None:
+            continue
+        name, was, now = "vllm:prompt_tokens", before.prompt_tokens, rank.prompt_tokens
+        if was is None or now is None:
+            name, was, now = later.metric_names.queries, before.queries, rank.queries
+        if now < was:
+            return (
+                f"{name} of rank {rank.rank} fell from {was} to {now} while the start time is the same; another engine's "
+                "page was read, as behind a router: scrape the engine's own page"
+            )
+    return None
 
 
 def _subtract_rank(
-    before: RankMetrics, after: RankMetrics, findings: list[Finding], *, same_counter: bool
+    before: RankMetrics, after: RankMetrics, findings: list[Finding], *, same_counter: bool, fallen: str
 ) -> RankDifference:
+    """`fallen`: what a counter that fell means, as far as the start times tell."""
     unavailable: dict[str, str] = {}
     rank = after.rank
 
     def fell(name: str, was: int, now: int) -> None:
-        message = (
-            f"rank {rank}: {name} fell from {was} to {now}; the engine restarted or another one answered"
-        )
+        message = f"rank {rank}: {name} fell from {was} to {now}; {fallen}"
         findings.append(Finding("COUNTER_WENT_BACKWARDS", message, rank))
         unavailable[name.partition("{")[0]] = message
 

@@ -82,3 +82,11 @@ MATCH_UNIT_LABELS = (
     "block_size",
 )
 PROCESS_START_TIME = "process_start_time_seconds"
+
+# How the families of a router's own page begin, and whose they are. No engine exposes any of them.
+ROUTERS = {
+    "vllm_router_": "vllm-router",
+    "smg_": "smg or sglang-router",
+    "dynamo_frontend_": "Dynamo's front end",
+    "llm_d_epp_": "llm-d's router",
+}

@@ -5,7 +5,7 @@ from types import MappingProxyType
 from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
-from contract.errors import ServiceError
+from contract.errors import NotThisEngineError, ServiceError
 from contract.foreign_text import presentable
 from contract.http_call import CallError, Reply, call
 
@@ -18,6 +18,7 @@ def fetch(
     api_key: str | None = None,
     logins: Mapping[str, tuple[str, str]] = MappingProxyType({}),
     timeout_seconds: float = 10.0,
+    headers: Mapping[str, str] = MappingProxyType({}),
 ) -> list[str]:
     """The text behind each metrics URL, in order.
 
@@ -27,12 +28,14 @@ def fetch(
     Args:
         logins: user and password for the addresses that want them instead of the key.
         timeout_seconds: for the whole of each answer, connecting included.
+        headers: to send beside those of a scrape.
 
     Raises:
+        NotThisEngineError: HTTP 404.
         ServiceError: anything but a complete 200 answer with Prometheus text.
     """
     return [
-        _fetch_one(url, logins.get(url), api_key, timeout_seconds)
+        _fetch_one(url, logins.get(url), api_key, timeout_seconds, {**headers, **_ACCEPT})
         for url in ([urls] if isinstance(urls, str) else urls)
     ]
 
@@ -43,10 +46,16 @@ def redirected(url: str, reply: Reply) -> str:
     return f"{_without_credentials(url)}: HTTP {reply.status}, leads to {target}; name that address itself"
 
 
-def _fetch_one(url: str, login: tuple[str, str] | None, api_key: str | None, timeout_seconds: float) -> str:
+def _fetch_one(
+    url: str,
+    login: tuple[str, str] | None,
+    api_key: str | None,
+    timeout_seconds: float,
+    headers: Mapping[str, str],
+) -> str:
     where = _without_credentials(url)
     try:
-        reply = call("GET", url, seconds=timeout_seconds, key=api_key, login=login, headers=_ACCEPT)
+        reply = call("GET", url, seconds=timeout_seconds, key=api_key, login=login, headers=headers)
     except CallError as error:
         advice = {
             "timeout": f"{error}; check that the engine runs and is not stalled",
@@ -56,6 +65,11 @@ def _fetch_one(url: str, login: tuple[str, str] | None, api_key: str | None, tim
         raise ServiceError(f"{where}: {advice.get(error.kind, otherwise)}") from error
     if reply.leads_to is not None:
         raise ServiceError(redirected(url, reply))
+    if reply.status == 404:
+        raise NotThisEngineError(
+            f"{where}: HTTP 404, there is no metrics page: a router (smg, sglang-router), a proxy or another server "
+            "answers here; name the engine's own page (service.metrics_url)"
+        )
     if reply.status != 200:
         raise ServiceError(
             f"{where}: HTTP {reply.status} instead of metrics; check service.metrics_url"

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from prometheus_client.samples import Sample
 
-from contract.errors import ServiceError
+from contract.errors import NotThisEngineError, ServiceError
 from contract.foreign import LARGEST_COUNT, LARGEST_TOKENS, counted, decimal_number, finite, shown
 from contract.foreign_text import presentable
 from enginemetrics.exposition import parse_exposition
@@ -20,6 +20,7 @@ from enginemetrics.names import (
     MATCH_UNIT_LABELS,
     PREFIX_CACHE_COUNTERS,
     PROCESS_START_TIME,
+    ROUTERS,
     SPECULATION,
     CacheCounterNames,
     Unit,
@@ -224,6 +225,7 @@ def read_snapshot(
         sources: a name per text (URL or file) for messages.
 
     Raises:
+        NotThisEngineError: a router's own page.
         ServiceError: broken text, no prefix-cache counters, ranks missing, doubled or out of range, a counter
             that is not a whole number, or more hits than queries.
     """
@@ -234,6 +236,7 @@ def read_snapshot(
     scrapes = []
     for source, text in zip(names, texts, strict=True):
         series = _of_model(parse_exposition(text, source=source, buckets=False), model, source, notes)
+        _require_no_router(series, source)
         scrapes.append(_Scrape(source, series, engine_label_map, dp_size))
 
     counters = _choose_counters(scrapes, model)
@@ -270,6 +273,16 @@ def read_snapshot(
             if reason is not None
         },
     )
+
+
+def _require_no_router(series: Iterable[str], source: str) -> None:
+    for name in series:
+        for prefix, router in ROUTERS.items():
+            if name.startswith(prefix):
+                raise NotThisEngineError(
+                    f"{source}: shows {name}, so it is the page of {router}, not that of an engine; name the "
+                    "engine's own page"
+                )
 
 
 def _of_model(

@@ -5,17 +5,26 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
-from contract.errors import ServiceError
+from contract.errors import NotThisEngineError, ServiceError
 from contract.foreign import ForeignDocumentError, json_document, name, token_count, token_ids
 from contract.foreign_text import presentable
 from contract.http_call import CallError, call
 from contract.redaction import learn
 from contract.scrapes import join_scrapes
+from enginemetrics.difference import another_process
 from enginemetrics.scrape import fetch, redirected
 from enginemetrics.snapshot import EngineSnapshot, read_snapshot
 from runner.engines.engine import Engine
 
 RANK_HEADER = "X-data-parallel-rank"
+SESSION_HEADERS: Final = (
+    "X-Session-ID",
+    "X-Correlation-ID",
+    "X-Session-Affinity",
+    "X-SMG-Routing-Key",
+    "X-Dynamo-Session-ID",
+)
+"""By which routers keep a session on one engine; engines take no notice."""
 MOST_NAMED: Final = 20
 
 
@@ -56,14 +65,26 @@ class ControlClient:
         self._timeout = timeout_seconds
         self._label_map = engine_label_map
         learn(api_key)
+        self._seen: EngineSnapshot | None = None
+        self._refused: NotThisEngineError | None = None
 
-    def scrape(self) -> Scrape:
-        """Fetch and read the metrics now."""
+    def scrape(self, *, session: str | None = None) -> Scrape:
+        """Fetch and read the metrics now, over a new connection; with `session` as a session of that name.
+
+        Raises:
+            NotThisEngineError: another process answers than before. From then on every scrape says so: which of the
+                pages are the engine's cannot be told.
+            ServiceError: there is no page, or it cannot be read.
+        """
+        if self._refused is not None:
+            raise self._refused
+        earlier = self._seen
         texts = fetch(
             self.engine.metrics_urls,
             api_key=self._api_key or None,
             logins=self.engine.logins,
             timeout_seconds=self._timeout,
+            headers=_session_headers(session),
         )
         snapshot = read_snapshot(
             texts,
@@ -72,12 +93,23 @@ class ControlClient:
             engine_label_map=self._label_map,
             sources=self.engine.metrics_urls,
         )
+        other = None if earlier is None else another_process(earlier, snapshot)
+        if other is not None:
+            self._refused = NotThisEngineError(f"{', '.join(self.engine.metrics_urls)}: {other}")
+            raise self._refused
+        self._seen = snapshot
         return Scrape(join_scrapes(self.engine.metrics_urls, texts), snapshot)
 
     def complete(self, body: dict[str, Any], rank: int | None) -> Answer:
         """One completion that does not stream, on `rank` where one is given."""
         headers = {} if rank is None else {RANK_HEADER: str(rank)}
         return self.call("POST", self.engine.inference_url, json=body, headers=headers)
+
+    def short_prompt(self, text: str, *, session: str) -> Answer:
+        """A completion of one token, as a session of its own; may run beside others."""
+        body = {"model": self.engine.model, "prompt": text, "max_tokens": 1, "temperature": 0}
+        url = self.engine.base_url + "/v1/completions"
+        return self.call("POST", url, json=body, headers=_session_headers(session))
 
     def get(self, path: str) -> Answer:
         return self.call("GET", self.engine.base_url + path)
@@ -137,6 +169,10 @@ def answered_tokens(answer: Answer) -> list[int] | None:
     """The token ids that /tokenize answers; None when it does not."""
     told = answer.body.get("tokens") if isinstance(answer.body, dict) else None
     return token_ids(told) if answer.status == 200 else None
+
+
+def _session_headers(name: str | None) -> dict[str, str]:
+    return {} if name is None else dict.fromkeys(SESSION_HEADERS, name)
 
 
 def refusal(answer: Answer) -> str:

@@ -23,12 +23,12 @@ from runner.control import ControlClient, Scrape
 from runner.drivers.aisbench.load import AisbenchLoad, aisbench_load
 from runner.drivers.aisbench.warmup import send_warmups
 from runner.engines.engine import Engine
-from runner.formal import FormalPhase, run_formal_phase
+from runner.formal import run_formal_phase
 from runner.lock import engine_lock
 from runner.measurement_record import MeasurementRecord
 from runner.multimodal.preflight import image_preflight
 from runner.multimodal.reset import reset_image_caches
-from runner.preflight import Preflight, PreflightError, preflight
+from runner.preflight import Preflight, PreflightError, finding_of, preflight
 from runner.prepared import PreparedData
 from runner.prometheus_target import published
 from runner.reset import reset_cache
@@ -119,7 +119,10 @@ def measure(
                 # A step that was cut short says nothing about the engine.
                 record.interrupt(**checks)
                 raise StoppedRun(directory) from error
-            record.fail(error, **checks)
+            findings = (
+                [*record.state.findings, found] if (found := finding_of(error)) else record.state.findings
+            )
+            record.fail(error, findings=findings, **checks)
             raise
     return record.state.ending
 
@@ -189,22 +192,18 @@ def _run_phases(
             record.find(finding)
     go_on()
     with record.phase("reset"):
-        unreset = reset_cache(
-            client,
-            checked.probes,
-            checked.leftover_tokens,
-            checked.scrape,
-            assume_empty_cache=scenario.service.assume_empty_cache,
-            stop=stop,
+        reset = reset_cache(
+            client, checked, assume_empty_cache=scenario.service.assume_empty_cache, stop=stop
         )
-        for finding in unreset:
+        record.update(preflight=[*record.state.preflight, reset.check])
+        for finding in reset.findings:
             record.find(finding)
         count = warmups(command_line(scenario.aisbench.extra_args)) if aisbench is not None else 0
         if count and not stop.is_set():
             send_warmups(client, scenario, manifest, count, api_key=api_key, stop=stop, progress=progress)
         if images is not None:
             # Last: the proof of the reset and the warmups sent the very image.
-            emptied = reset_image_caches(client, stop, proven=not unreset)
+            emptied = reset_image_caches(client, stop, emptied=not reset.findings)
             emptied_now = {"primed": not emptied.prefix, "image_caches_reset": emptied.images}
             record.update(images=images.model_copy(update=emptied_now))
             for finding in emptied.findings:
@@ -213,8 +212,9 @@ def _run_phases(
     if manifest.mode == "text" and manifest.document["warmup"]["enabled"]:
         with record.phase("warmup"):
             warmed = warm_up(client, scenario, manifest, api_key=api_key, stop=stop, progress=progress)
-            record.update(warmup=warmed)
-            record.find(contamination(warmed))
+            check, contaminated = contamination(warmed)
+            record.update(warmup=warmed, preflight=[*record.state.preflight, check])
+            record.find(contaminated)
         go_on()
     with record.phase("baseline"):
         progress("Wait for an idle engine", 0, None)
@@ -239,7 +239,9 @@ def _run_phases(
         )
         for finding in outcome.findings:
             record.find(finding)
-    counted = _finish(client, directory, record, baseline, formal, stop, progress)
+    # Counters that are known to stand still are not waited for.
+    expected = formal.expected_queries if checked.ranks.not_counting is None else None
+    counted = _finish(client, directory, record, baseline, expected, stop, progress)
     go_on()
     if outcome.failure is not None:
         raise outcome.failure
@@ -251,7 +253,7 @@ def _finish(
     directory: MeasurementDirectory,
     record: MeasurementRecord,
     baseline: Settled,
-    formal: FormalPhase,
+    expected_queries: int | None,
     stop: threading.Event,
     progress: Progress,
 ) -> bool:
@@ -262,11 +264,11 @@ def _finish(
     with record.phase("settle"):
         progress("Wait for the counters", 0, None)
         try:
-            settled = _settled(client, baseline.scrape, formal.expected_queries, stop)
+            settled = _settled(client, baseline.scrape, expected_queries, stop)
         except ServiceError as error:
             record.update(settled=False)
             message = f"no metrics after the load, so its counters are not known: {error}"
-            record.find(Finding(code="AFTER_SCRAPE_MISSING", message=message))
+            record.find(finding_of(error) or Finding(code="AFTER_SCRAPE_MISSING", message=message))
             return False
         record.update(settled=settled.settled)
         record.find(settled.finding)
@@ -290,7 +292,7 @@ def _settled(
 
 
 def _engine_record(engine: Engine, checked: Preflight) -> EngineRecord:
-    configs = [rank.cache_config for rank in checked.scrape.snapshot.ranks]
+    configs = [rank.cache_config for rank in checked.ranks.scrape.snapshot.ranks]
     first = configs[0]
     return EngineRecord(
         kind=engine.kind,

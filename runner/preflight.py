@@ -5,44 +5,78 @@ what is going to differ; one that cannot be made is "not checked" with the reaso
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-from contract.errors import ServiceError
+from contract.errors import NotThisEngineError, ServiceError
 from contract.manifest import Manifest
 from contract.measurement import Check, Finding
 from contract.scenario import Scenario
 from prompts.tokenizer import Tokenizer
 from runner.control import ControlClient, Scrape, engine_version, named, refusal, served_models
 from runner.engine_cache import EngineCache, engine_cache
+from runner.page_identity import PageProof, prove_page
 from runner.probe import Probe, ProbeResult, make_probe, send_probe
 from runner.settle import quiet_scrape
 from runner.tokenizer_check import sample_prompts, tokens_differ
 
 
 @dataclass(frozen=True)
-class Preflight:
-    """Findings of all checks, what the engine told about itself, and the probes that it now has in its cache.
+class RankChecks:
+    """What the probes of all ranks have shown.
 
-    `leftover_tokens` are hits of the probes' first sending: something of an earlier run is still in the cache.
+    scrape: the last one. leftover_tokens: hits of the probes' first sending, of something that an earlier run has left in
+    the cache. found_again: ranks that found their probe when it was sent again. not_counting: why the engine's
+    prefix-cache counters say nothing, while its answers do. ledgers_differ: counters and answer of a probe do.
     """
+
+    scrape: Scrape
+    leftover_tokens: int = 0
+    found_again: frozenset[int] = frozenset()
+    not_counting: str | None = None
+    ledgers_differ: bool = False
+
+    def after(self, first: ProbeResult | None, second: ProbeResult, rank: int) -> "RankChecks":
+        """With a probe that was sent twice; `first` None: that one was counted elsewhere."""
+        return RankChecks(
+            second.scrape,
+            self.leftover_tokens + ((first.hits if first else None) or 0),
+            self.found_again | ({rank} if second.hits else set()),
+            self.not_counting or second.not_counting,
+            self.ledgers_differ or second.ledgers_differ,
+        )
+
+
+@dataclass(frozen=True)
+class Preflight:
+    """Findings of all checks, what the engine told about itself, and the probes that it now has in its cache."""
 
     checks: tuple[Check, ...]
     findings: tuple[Finding, ...]
     version: str | None
     max_model_len: int | None
-    scrape: Scrape
     probes: tuple[Probe, ...]
-    leftover_tokens: int
+    ranks: RankChecks
 
 
 class PreflightError(ServiceError):
-    """A check failed. The findings made so far are kept."""
+    """A check failed. The checks made so far are kept; `finding`, where the reason has a code of its own."""
 
-    def __init__(self, message: str, checks: Sequence[Check]) -> None:
+    def __init__(self, message: str, checks: Sequence[Check], finding: Finding | None = None) -> None:
         self.checks = tuple(checks)
+        self.finding = finding
         super().__init__(message)
+
+
+def finding_of(error: BaseException) -> Finding | None:
+    """The finding that an error is, where its reason has a code of its own."""
+    if isinstance(error, PreflightError):
+        return error.finding
+    if isinstance(error, NotThisEngineError):
+        return Finding(code=error.code, message=error.reason)
+    return None
 
 
 class CheckList:
@@ -66,21 +100,49 @@ class CheckList:
     def not_checked(self, name: str, reason: str) -> None:
         self.checks.append(Check(name=name, status="not_checked", detail=reason))
 
+    @contextmanager
+    def of_rank(self, rank: int) -> Iterator[None]:
+        """A block that probes a rank: what goes wrong there is its failed check."""
+        try:
+            yield
+        except (PreflightError, NotThisEngineError):
+            raise
+        except ServiceError as error:
+            self.require(f"rank_{rank}", str(error))
+
+    @contextmanager
+    def of_one_engine(self) -> Iterator[None]:
+        """A block that reads the engine's page: one that is found to be another's is the failed check `metrics_page`."""
+        try:
+            yield
+        except NotThisEngineError as error:
+            self.checks.append(Check(name="metrics_page", status="failed", detail=error.reason))
+            raise PreflightError(str(error), self.checks, finding_of(error)) from error
+
 
 def preflight(
     client: ControlClient, scenario: Scenario, manifest: Manifest, tokenizer: Tokenizer, stop: threading.Event
 ) -> Preflight:
     """Run all checks. Nothing of the prepared data is sent."""
     checks = CheckList()
+    with checks.of_one_engine():
+        return _preflight(client, scenario, manifest, tokenizer, stop, checks)
+
+
+def _preflight(
+    client: ControlClient,
+    scenario: Scenario,
+    manifest: Manifest,
+    tokenizer: Tokenizer,
+    stop: threading.Event,
+    checks: CheckList,
+) -> Preflight:
     requests = manifest.document["requests"]
     version = engine_version(client)
     max_model_len = check_model(client, checks)
     check_length(requests["longest_request_tokens"], max_model_len, checks)
-    before = quiet_scrape(client, stop)
-    if not before.settled:
-        checks.require("idle", before.finding.message if before.finding else "the engine is not idle")
-    checks.require("idle", None, "no request is running or waiting, counters stand still")
-    cache = engine_cache(before.scrape.snapshot)
+    page = check_page(client, stop, checks)
+    cache = engine_cache(page.scrape.snapshot)
     check_prefix_caching(cache, checks)
     _check_block_size(cache, scenario, requests["input_length_summary"]["max"], checks)
     _check_capacity(cache, scenario, manifest.document, checks)
@@ -90,16 +152,29 @@ def preflight(
     probes = [
         make_probe(rank, tokenizer, samples, unit, max_model_len) for rank in range(scenario.service.dp_size)
     ]
-    after, leftover = _check_ranks(client, manifest.document, probes, unit, before.scrape, stop, checks)
+    ranks = _check_ranks(client, manifest.document, probes, unit, page, stop, checks)
     return Preflight(
         checks=tuple(checks.checks),
         findings=tuple(checks.findings),
         version=version,
         max_model_len=max_model_len,
-        scrape=after,
         probes=tuple(probes),
-        leftover_tokens=leftover,
+        ranks=ranks,
     )
+
+
+def check_page(client: ControlClient, stop: threading.Event, checks: CheckList) -> PageProof:
+    """The engine is idle, and the page that is read is its own."""
+    before = quiet_scrape(client, stop)
+    if not before.settled:
+        checks.require("idle", before.finding.message if before.finding else "the engine is not idle")
+    checks.require("idle", None, "no request is running or waiting, counters stand still")
+    proof = prove_page(client, before.scrape, stop)
+    if proof.not_checked is not None:
+        checks.not_checked("metrics_page", proof.not_checked)
+    else:
+        checks.require("metrics_page", None, proof.detail)
+    return proof
 
 
 def check_model(client: ControlClient, checks: CheckList) -> int | None:
@@ -217,67 +292,112 @@ def _check_ranks(
     manifest: dict[str, Any],
     probes: Sequence[Probe],
     unit: int,
-    before: Scrape,
+    page: PageProof,
     stop: threading.Event,
     checks: CheckList,
-) -> tuple[Scrape, int]:
-    """Every rank answers, counts for itself, and finds a text that it has seen. Returns the last scrape and leftovers."""
-    scrape, leftover = before, 0
-    dropped: list[int] = []
+) -> RankChecks:
+    """Every rank answers, counts for itself, and finds a text that it has seen."""
+    ranks, dropped = RankChecks(page.scrape, not_counting=page.not_counting), False
     for probe in probes:
-        name = f"rank_{probe.rank}"
-        try:
-            first = send_probe(client, probe, scrape, stop)
-            second = send_probe(client, probe, first.scrape, stop)
-        except PreflightError:
-            raise
-        except ServiceError as error:
-            checks.require(name, str(error))
-            raise
-        scrape = second.scrape
-        leftover += first.hits or 0
-        expected = probe.expected_hits(unit)
-        if second.hits == expected - unit:
-            dropped.append(probe.rank)
-        judge_hits(name, probe, second, expected, unit, checks)
+        with checks.of_rank(probe.rank):
+            first = send_probe(client, probe, ranks.scrape, stop, ranks.not_counting)
+            second = send_probe(client, probe, first.scrape, stop, ranks.not_counting or first.not_counting)
+        ranks = ranks.after(first, second, probe.rank)
+        dropped |= judge_hits(probe, second, unit, checks) == "drops_last_block"
+    if ranks.not_counting is not None:
+        checks.not_checked("counters", ranks.not_counting)
     if dropped:
-        _warn_of_dropped_blocks(manifest["theory"], unit, checks)
-    return scrape, leftover
+        _warn_of_dropped_blocks(manifest["theory"], unit, ranks.scrape, checks)
+    return ranks
 
 
-def _warn_of_dropped_blocks(theory: dict[str, Any], unit: int, checks: CheckList) -> None:
+def _warn_of_dropped_blocks(theory: dict[str, Any], unit: int, scrape: Scrape, checks: CheckList) -> None:
     hitting = theory.get("hit_requests")
     lost = None if hitting is None else hitting * unit
-    message = (
-        "the engine leaves out the last matched block of every request, as with EAGLE or MTP speculation"
-    )
+    message = dropped_blocks(scrape)
     if lost is not None:
         message += f"; {lost} of {theory['hit_tokens']} theoretical hit tokens will be missing"
     checks.warn("last_block", "DROPS_LAST_BLOCK", message, lost)
 
 
-def judge_hits(
-    name: str, probe: Probe, result: ProbeResult, expected: int, unit: int, checks: CheckList
-) -> None:
-    """Whether the second sending of a probe found what it must: all of its whole units, or all but one."""
-    detail = f"counts for itself: {probe.tokens} tokens; sent again, {expected} of them are found"
-    if result.hits is None:
+def dropped_blocks(scrape: Scrape) -> str:
+    """What was seen, and its cause where the engine's own metrics do not speak against it."""
+    seen = "the engine leaves out the last matched block of every request"
+    if scrape.snapshot.speculative is False:
+        return f"{seen}; its metrics show no speculation, which is the known reason to"
+    return f"{seen}, as with EAGLE or MTP speculation"
+
+
+Judgement = Literal["as_expected", "drops_last_block", "other", "not_checked"]
+
+
+def judge_hits(probe: Probe, result: ProbeResult, unit: int, checks: CheckList) -> Judgement:
+    """Whether the second sending of a probe found what it must: all of its whole units, or all but one.
+
+    A probe that holds nothing to find proves nothing. Nothing found is never "all but one".
+    """
+    name, expected, hits = f"rank_{probe.rank}", probe.expected_hits(unit), result.hits
+    if hits is None and result.not_counting is not None:
+        checks.require(
+            name,
+            f"rank {probe.rank}: {result.not_counting}; and its answers do not tell cached_tokens, so nothing could be "
+            "measured: start vLLM with --enable-prompt-tokens-details",
+        )
+    if result.ledgers_differ:
+        checks.warn(
+            f"{name}_ledgers",
+            "PROBE_LEDGERS_DIFFER",
+            f"rank {probe.rank}: of one prompt of {probe.tokens} tokens, sent twice, its counters show "
+            f"{result.counted_hits} hit tokens and the answer {result.cached_tokens}; its whole blocks are {expected}",
+            abs((result.counted_hits or 0) - (result.cached_tokens or 0)),
+        )
+    if hits is None:
         checks.not_checked(
             name, f"answers; its counter moved by {probe.tokens} tokens, hits are not told in tokens"
         )
-    elif result.hits in (expected, expected - unit):
-        checks.require(name, None, detail.replace(str(expected), str(result.hits)))
-    elif result.hits == 0:
-        checks.require(
+    elif expected == 0:
+        checks.not_checked(
             name,
-            f"rank {probe.rank} found nothing of a prompt of {probe.tokens} tokens that it had just seen; its prefix "
-            f"cache does not work, or hits begin above {unit} tokens (tokenizer.block_size)",
+            f"answers; its probe of {probe.tokens} tokens holds no whole unit of {unit} before its last token, so "
+            "there was nothing to find",
         )
+    elif hits == expected or 0 < hits == expected - unit:
+        counts = "answers" if result.not_counting else "counts for itself"
+        checks.require(name, None, f"{counts}: {probe.tokens} tokens; sent again, {hits} of them are found")
+        return "as_expected" if hits == expected else "drops_last_block"
+    elif hits == 0 and expected == unit and result.scrape.snapshot.speculative:
+        checks.not_checked(
+            name,
+            f"its probe of {probe.tokens} tokens holds one unit of {unit}, and an engine that speculates may leave the "
+            "last one out: that its cache works cannot be told",
+        )
+    elif hits == 0:
+        checks.require(name, _nothing_found(probe, result))
     else:
         checks.warn(
             name,
             "UNEXPECTED_HITS",
-            f"rank {probe.rank} found {result.hits} tokens of a prompt sent twice where {expected} were expected; "
+            f"rank {probe.rank} found {hits} tokens of a prompt sent twice where {expected} were expected; "
             f"its unit of a hit may not be {unit} tokens",
-            abs(result.hits - expected),
+            abs(hits - expected),
         )
+        return "other"
+    return "not_checked"
+
+
+def _nothing_found(probe: Probe, result: ProbeResult) -> str:
+    """With the causes that no ledger at hand refutes."""
+    config = result.scrape.snapshot.ranks[probe.rank].cache_config
+    causes = ["its prefix cache does not work", "its unit of a hit is longer than that"]
+    if config is None or config.enable_prefix_caching is None:
+        causes.insert(0, "prefix caching is off")
+    if result.cached_tokens is None:
+        causes.append("its counters do not show hits (start vLLM with --enable-prompt-tokens-details)")
+    told = (
+        "counters and answer" if None not in (result.counted_hits, result.cached_tokens) else "its counters"
+    )
+    told = "the answer" if result.counted_hits is None else told
+    return (
+        f"rank {probe.rank} found nothing of a prompt of {probe.tokens} tokens that it had just seen, by {told}: "
+        f"{', or '.join(causes)}"
+    )

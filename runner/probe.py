@@ -5,18 +5,15 @@ and what its unit of a hit is. Sent again after a reset it must miss: that prove
 """
 
 import threading
-import time
 from dataclasses import dataclass
 
 from contract.errors import ServiceError
 from contract.usage import Usage, read_usage
-from enginemetrics.difference import subtract
 from prompts.tokenizer import Tokenizer
 from runner.control import Answer, ControlClient, Scrape, refusal
+from runner.counting import wait_until_counted
 from runner.multimodal.bodies import chat_messages
-from runner.settle import POLL_SECONDS
 
-WAIT_SECONDS = 10.0
 NATURAL_CHARACTERS = 400
 MOST_PIECES = 2000
 PROBE_OUTPUT_TOKENS = 1
@@ -38,16 +35,30 @@ class Probe:
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """What the rank's counters and the answer say of one sending. `cached_tokens` None: the engine does not tell."""
+    """What the rank's counters and the answer say of one sending.
+
+    `cached_tokens`, `counted_hits` None: the answer, the counters do not tell. `not_counting`: why the counters do not.
+    """
 
     scrape: Scrape
-    prompt_tokens: int | None
+    prompt_tokens: int
     cached_tokens: int | None
     counted_hits: int | None
+    not_counting: str | None = None
 
     @property
     def hits(self) -> int | None:
-        return self.counted_hits if self.counted_hits is not None else self.cached_tokens
+        """Tokens that were found. Where the two tell different numbers the larger one: something was found, whatever the
+        other says. An answer of a disaggregated decode instance (all tokens but the last) is not one of them."""
+        if self.counted_hits is None or self.cached_tokens is None:
+            return self.cached_tokens if self.counted_hits is None else self.counted_hits
+        if self.cached_tokens == self.prompt_tokens - 1:
+            return self.counted_hits
+        return max(self.counted_hits, self.cached_tokens)
+
+    @property
+    def ledgers_differ(self) -> bool:
+        return None not in (self.counted_hits, self.cached_tokens) and self.counted_hits != self.cached_tokens
 
 
 def make_probe(
@@ -70,8 +81,17 @@ def make_probe(
     return Probe(rank, text, tokens)
 
 
-def send_probe(client: ControlClient, probe: Probe, before: Scrape, stop: threading.Event) -> ProbeResult:
-    """Send the probe to its rank and wait until that rank, and no other, has counted it; else ServiceError."""
+def send_probe(
+    client: ControlClient,
+    probe: Probe,
+    before: Scrape,
+    stop: threading.Event,
+    not_counting: str | None = None,
+) -> ProbeResult:
+    """Send the probe to its rank and wait until that rank, and no other, has counted it; else ServiceError.
+
+    `not_counting`: why its counters are known to stand still; then nothing is waited for.
+    """
     answer = ask(client, probe)
     usage = usage_of(answer)
     if usage.prompt_tokens != probe.tokens:
@@ -79,7 +99,11 @@ def send_probe(client: ControlClient, probe: Probe, before: Scrape, stop: thread
             f"the engine counts {usage.prompt_tokens} tokens where tokenizer.path makes {probe.tokens}; "
             "set tokenizer.path to the engine's own tokenizer and prepare again"
         )
-    return _counted(client, probe, before, usage.cached_tokens, stop)
+    if not_counting is not None:
+        return ProbeResult(client.scrape(), probe.tokens, usage.cached_tokens, None, not_counting)
+    counted = wait_until_counted(client, before, probe.tokens, probe.rank, stop)
+    hits = None if counted.hits is None else counted.hits.get(probe.rank)
+    return ProbeResult(counted.scrape, probe.tokens, usage.cached_tokens, hits, counted.not_counting)
 
 
 def ask(client: ControlClient, probe: Probe) -> Answer:
@@ -103,33 +127,3 @@ def usage_of(answer: Answer) -> Usage:
     if usage.impossible is not None:
         raise ServiceError(f"the engine's answer to a probe cannot be: {usage.impossible}")
     return usage
-
-
-def _counted(
-    client: ControlClient, probe: Probe, before: Scrape, cached_tokens: int | None, stop: threading.Event
-) -> ProbeResult:
-    deadline = time.monotonic() + WAIT_SECONDS
-    while True:
-        after = client.scrape()
-        difference = subtract(before.snapshot, after.snapshot)
-        if difference.findings:
-            raise ServiceError(difference.findings[0].message)
-        moved = {change.rank: change.queries for change in difference.ranks if change.queries != 0}
-        if difference.unit == "blocks" and set(moved) <= {probe.rank}:
-            return ProbeResult(after, probe.tokens, cached_tokens, None)
-        if moved == {probe.rank: probe.tokens}:
-            hits = next(change.hits for change in difference.ranks if change.rank == probe.rank)
-            return ProbeResult(after, probe.tokens, cached_tokens, hits)
-        elsewhere = set(moved) - {probe.rank}
-        if elsewhere:
-            raise ServiceError(
-                f"the probe for rank {probe.rank} was counted on rank {min(elsewhere)} ({moved}); the engine ignores "
-                "X-data-parallel-rank, its labels need service.engine_label_map, or other traffic is there"
-            )
-        if time.monotonic() > deadline or stop.is_set():
-            raise ServiceError(
-                f"rank {probe.rank} counted {moved.get(probe.rank, 0)} of the probe's {probe.tokens} tokens within "
-                f"{WAIT_SECONDS:g} s; is prefix caching on, does service.metrics_url belong to this engine, and is "
-                "nobody else using it?"
-            )
-        stop.wait(POLL_SECONDS)

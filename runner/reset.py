@@ -2,59 +2,77 @@
 
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from contract.errors import ServiceError
-from contract.measurement import Finding
-from runner.control import ControlClient, Scrape, refusal
-from runner.probe import Probe, send_probe
+from contract.measurement import Check, Finding
+from runner.control import ControlClient, refusal
+from runner.preflight import Preflight, RankChecks
+from runner.probe import ProbeResult, send_probe
 
 ATTEMPTS = 10
 PAUSE_SECONDS = 0.5
 
 
+@dataclass(frozen=True)
+class Reset:
+    """`check`: whether the emptied cache was proved empty. `findings`: the run goes on with a cache that may not be."""
+
+    check: Check
+    findings: tuple[Finding, ...] = ()
+
+
 def reset_cache(
-    client: ControlClient,
-    probes: Sequence[Probe],
-    leftover_tokens: int,
-    before: Scrape,
-    *,
-    assume_empty_cache: bool,
-    stop: threading.Event,
-) -> list[Finding]:
+    client: ControlClient, checked: Preflight, *, assume_empty_cache: bool, stop: threading.Event
+) -> Reset:
     """Reset the cache and send the probes, which are in it, once more: they must miss on every rank.
 
     Without a reset `assume_empty_cache` goes on, with the findings to report: ASSUME_EMPTY_CACHE, and CONTAMINATED when
     the probes found something at their first sending. Otherwise ServiceError.
     """
-    problem = reset_problem(client, stop)
+    problem, leftover = reset_problem(client, stop), checked.ranks.leftover_tokens
     if problem is None:
-        found = _probe_hits(client, probes, before, stop)
-        if not found:
-            return []
+        results = _send_again(client, checked, stop)
+        leftover = sum(result.hits or 0 for result in results)
+        if not leftover:
+            return Reset(_proof(client, checked, results))
         problem = (
-            f"{client.engine.reset_url}: the reset reported success, but {found} tokens of the probes are still found; "
-            "an external tier (LMCache, KV offload) keeps them, so reset that too"
+            f"{client.engine.reset_url}: the reset reported success, but {leftover} tokens of the probes are still "
+            f"found: {_keeper(results, checked.ranks)}"
         )
-        leftover_tokens = found
     if not assume_empty_cache:
         raise ServiceError(
             f"{problem}; or set service.assume_empty_cache: true if the cache is known to be empty"
         )
-    findings = [
-        Finding(
-            code="ASSUME_EMPTY_CACHE",
-            message=f"{problem}; going on because service.assume_empty_cache is true",
-        )
-    ]
-    if leftover_tokens:
-        findings.append(
-            Finding(
-                code="CONTAMINATED",
-                message=f"the cache is not empty: {leftover_tokens} tokens of the probes were found in it",
-                tokens=leftover_tokens,
-            )
-        )
-    return findings
+    message = f"{problem}; going on because service.assume_empty_cache is true"
+    findings = [Finding(code="ASSUME_EMPTY_CACHE", message=message)]
+    if leftover:
+        message = f"the cache is not empty: {leftover} tokens of the probes were found in it"
+        findings.append(Finding(code="CONTAMINATED", message=message, tokens=leftover))
+    return Reset(Check(name="reset", status="warning", detail=message), tuple(findings))
+
+
+def _proof(client: ControlClient, checked: Preflight, results: Sequence[ProbeResult]) -> Check:
+    """A probe that misses proves a reset only where it hit before."""
+    if any(result.hits is None for result in results):
+        reason = "hits are told in tokens neither by counters nor by answers"
+    elif unfound := sorted({probe.rank for probe in checked.probes} - checked.ranks.found_again):
+        reason = f"the probe of rank {', '.join(map(str, unfound))} was not found before it either"
+    else:
+        return Check(name="reset", status="ok", detail="the probes, found before it, miss on every rank")
+    return Check(
+        name="reset", status="not_checked", detail=f"{client.engine.reset_url} reports success; {reason}"
+    )
+
+
+def _keeper(results: Sequence[ProbeResult], ranks: RankChecks) -> str:
+    """Who still has the tokens, by what counters (the engine's own cache) and answers (external tiers too) say."""
+    own = [None if ranks.ledgers_differ else result.counted_hits for result in results]
+    if any(own):
+        return "the engine's own cache was not emptied"
+    if None in own:
+        return "the engine's own cache was not emptied, or an external tier (LMCache, KV offload) keeps them"
+    return "an external tier (LMCache, KV offload) keeps them, so reset that too"
 
 
 def reset_problem(client: ControlClient, stop: threading.Event) -> str | None:
@@ -88,11 +106,9 @@ def reset_problem(client: ControlClient, stop: threading.Event) -> str | None:
     )
 
 
-def _probe_hits(client: ControlClient, probes: Sequence[Probe], before: Scrape, stop: threading.Event) -> int:
-    """Tokens that the probes find now. Engines that do not tell hits in tokens cannot be asked; that counts as none."""
-    found, scrape = 0, before
-    for probe in probes:
-        result = send_probe(client, probe, scrape, stop)
-        scrape = result.scrape
-        found += result.hits or 0
-    return found
+def _send_again(client: ControlClient, checked: Preflight, stop: threading.Event) -> list[ProbeResult]:
+    results, scrape = [], checked.ranks.scrape
+    for probe in checked.probes:
+        results.append(send_probe(client, probe, scrape, stop, checked.ranks.not_counting))
+        scrape = results[-1].scrape
+    return results

@@ -4,6 +4,7 @@ import threading
 import time
 from dataclasses import dataclass
 
+from contract.errors import NotThisEngineError
 from contract.measurement import Finding
 from enginemetrics.difference import subtract
 from enginemetrics.settling import is_idle, same_counters, settling
@@ -22,14 +23,37 @@ class Settled:
     finding: Finding | None
 
 
+class _Turns:
+    """Pages read one after another. An engine that restarts falls once; pages of several engines in turn fall again."""
+
+    def __init__(self, client: ControlClient) -> None:
+        self._urls = ", ".join(client.engine.metrics_urls)
+        self._falls = 0
+
+    def follow(self, previous: Scrape | None, current: Scrape) -> None:
+        """Raises NotThisEngineError at the second fall."""
+        findings = subtract(previous.snapshot, current.snapshot).findings if previous else ()
+        self._falls += bool(findings)
+        if self._falls > 1:
+            raise NotThisEngineError(
+                f"{self._urls}: its counters rise and fall while it is read ({findings[0].seen}); several engines answer "
+                "here in turn, so name the page of every engine, or send to one engine"
+            )
+
+
 def quiet_scrape(
     client: ControlClient, stop: threading.Event, limit_seconds: float = LIMIT_SECONDS
 ) -> Settled:
-    """Wait for an idle engine and two equal scrapes: the state from which differences are taken."""
+    """Wait for an idle engine and two equal scrapes: the state from which differences are taken.
+
+    Raises NotThisEngineError when several engines' pages come in turn.
+    """
     deadline = time.monotonic() + limit_seconds
+    turns = _Turns(client)
     previous: Scrape | None = None
     while True:
         current = client.scrape()
+        turns.follow(previous, current)
         idle = is_idle(current.snapshot)
         if idle is not False and previous and same_counters(previous.snapshot, current.snapshot):
             return Settled(current, True, None)
@@ -50,13 +74,17 @@ def settled_scrape(
 ) -> Settled:
     """Wait until the counters show exactly the tokens that were answered, then for two equal scrapes.
 
+    Raises NotThisEngineError when several engines' pages come in turn.
+
     When that never happens the last scrape is returned with the finding that says what stands against it. With
     `expected_queries` None (a request failed, its tokens are not known) only two equal scrapes are waited for.
     """
     deadline = time.monotonic() + limit_seconds
+    turns = _Turns(client)
     previous: Scrape | None = None
     while True:
         current = client.scrape()
+        turns.follow(previous, current)
         state = settling(
             baseline.snapshot,
             previous.snapshot if previous else None,

@@ -5,7 +5,7 @@ from typing import Any
 
 from contract.errors import ServiceError
 from contract.manifest import Manifest
-from contract.measurement import Finding, WarmupRecord
+from contract.measurement import Check, Finding, WarmupRecord
 from contract.progress import Progress
 from contract.records import RequestRecord
 from contract.scenario import Scenario
@@ -74,10 +74,16 @@ def _require_as_planned(record: RequestRecord, item: dict[str, Any], timeout_sec
         )
 
 
-def contamination(records: list[WarmupRecord]) -> Finding | None:
+def contamination(records: list[WarmupRecord]) -> tuple[Check, Finding | None]:
     """No warmup shares a block with another on its rank, so whatever one finds in the cache is older than this run."""
+    name, silent = "contamination", sum(record.cached_tokens is None for record in records)
     found = sum(record.cached_tokens or 0 for record in records)
-    if not found:
-        return None
-    message = f"the cache was not empty: the warmup found {found} tokens of an earlier run in it"
-    return Finding(code="CONTAMINATED", message=message, tokens=found)
+    if found:
+        message = f"the cache was not empty: the warmup found {found} tokens of an earlier run in it"
+        return Check(name=name, status="warning", detail=message), Finding(
+            code="CONTAMINATED", message=message, tokens=found
+        )
+    if silent or not records:
+        reason = f"{silent} of {len(records)} answers of the warmup do not tell cached_tokens"
+        return Check(name=name, status="not_checked", detail=reason), None
+    return Check(name=name, status="ok", detail=f"{len(records)} requests of the warmup found nothing"), None

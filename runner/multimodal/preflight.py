@@ -5,7 +5,8 @@ another text (what stands before the text is found). That is the theory of the l
 """
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from uuid import uuid4
 
 from contract.errors import ServiceError
 from contract.manifest import Manifest
@@ -14,16 +15,18 @@ from contract.multimodal import ImageDataset, image_dataset
 from contract.rows import read_rows
 from contract.scenario import Scenario
 from prompts.tokenizer import Tokenizer
-from runner.control import ControlClient, Scrape, engine_version
+from runner.control import ControlClient, engine_version
 from runner.engine_cache import EngineCache, engine_cache
 from runner.multimodal.layout import TextPlaces, find_texts
 from runner.preflight import (
     CheckList,
     Preflight,
-    PreflightError,
+    RankChecks,
     check_length,
     check_model,
+    check_page,
     check_prefix_caching,
+    dropped_blocks,
     judge_hits,
 )
 from runner.probe import Probe, ProbeResult, ask, send_probe, usage_of
@@ -31,8 +34,12 @@ from runner.settle import quiet_scrape
 from runner.tokenizer_check import tokens_differ
 
 PROBE_TEXT = "prefix-cache-capability-probe-0"
-OTHER_TEXT = "How many of these are shown, and where?"
-"""Nothing in common with the other at either end."""
+
+
+def other_text() -> str:
+    """Has nothing in common with the probe's text at either end, nor begins like one of an earlier attempt, which may
+    still be cached."""
+    return f"{uuid4().hex[:8]}: how many are shown, and where?"
 
 
 @dataclass(frozen=True)
@@ -48,25 +55,39 @@ def image_preflight(
 ) -> ImagePreflight:
     """Run all checks. The image is sent; of the prepared texts one is tokenized, none is sent."""
     checks = CheckList()
+    with checks.of_one_engine():
+        return _image_preflight(client, scenario, manifest, tokenizer, stop, checks)
+
+
+def _image_preflight(
+    client: ControlClient,
+    scenario: Scenario,
+    manifest: Manifest,
+    tokenizer: Tokenizer,
+    stop: threading.Event,
+    checks: CheckList,
+) -> ImagePreflight:
     dataset = image_dataset(manifest)
     urls = (dataset.data_url,) * dataset.images_per_request
     version = engine_version(client)
     max_model_len = check_model(client, checks)
-    idle = quiet_scrape(client, stop)
-    checks.require("idle", idle.finding.message if idle.finding else None, "no request is running or waiting")
-    cache = engine_cache(idle.scrape.snapshot)
+    page = check_page(client, stop, checks)
+    cache = engine_cache(page.scrape.snapshot)
     check_prefix_caching(cache, checks)
     sample = str(next(read_rows(dataset.requests))["question"])
     _check_tokenizer(client, scenario, tokenizer, sample, checks)
 
     opening = _opening(client, urls, checks)
-    places = find_texts(client, urls, [PROBE_TEXT, OTHER_TEXT, sample])
+    other = other_text()
+    places = find_texts(client, urls, [PROBE_TEXT, other, sample])
     record = _image_record(dataset, cache, opening, places, tokenizer, sample)
     _check_text(places, record, tokenizer, sample, checks)
     longest = record.prompt_tokens + int(manifest.document["output_tokens"])
     check_length(longest, max_model_len, checks)
     _check_capacity(cache, scenario, longest, checks)
-    scrape, leftover, record = _check_ranks(client, urls, opening, places, record, stop, checks)
+    ranks, record = _check_ranks(
+        client, urls, opening, other, places, record, page.not_counting, stop, checks
+    )
     probes = [
         Probe(rank, PROBE_TEXT, opening.prompt_tokens, urls) for rank in range(scenario.service.dp_size)
     ]
@@ -75,9 +96,8 @@ def image_preflight(
         findings=tuple(checks.findings),
         version=version,
         max_model_len=max_model_len,
-        scrape=scrape,
         probes=tuple(probes),
-        leftover_tokens=leftover,
+        ranks=ranks,
     )
     return ImagePreflight(checked, record)
 
@@ -197,60 +217,56 @@ def _check_ranks(
     client: ControlClient,
     urls: tuple[str, ...],
     opening: _Opening,
+    other_text: str,
     places: TextPlaces | str,
     record: ImageRecord,
+    not_counting: str | None,
     stop: threading.Event,
     checks: CheckList,
-) -> tuple[Scrape, int, ImageRecord]:
+) -> tuple[RankChecks, ImageRecord]:
     """Every rank answers, counts for itself, finds what it has seen, and shares the image between different texts."""
-    scrape, leftover, dropped = quiet_scrape(client, stop).scrape, opening.cached_tokens or 0, False
+    scrape, dropped = quiet_scrape(client, stop).scrape, False
+    ranks = RankChecks(scrape, opening.cached_tokens or 0, not_counting=not_counting)
+    unit = record.match_unit
     for rank in range(client.engine.ranks):
-        name = f"rank_{rank}"
         probe = Probe(rank, PROBE_TEXT, opening.prompt_tokens, urls)
-        try:
+        first = other = None
+        with checks.of_rank(rank):
             if rank > 0:  # rank 0 has had the opening
-                first = send_probe(client, probe, scrape, stop)
-                scrape, leftover = first.scrape, leftover + (first.hits or 0)
-            again = send_probe(client, probe, scrape, stop)
-            scrape = again.scrape
-            other = None
+                first = send_probe(client, probe, ranks.scrape, stop, ranks.not_counting)
+            again = send_probe(
+                client, probe, first.scrape if first else ranks.scrape, stop, ranks.not_counting
+            )
+            ranks = ranks.after(first, again, rank)
             if not isinstance(places, str):
                 tokens = opening.prompt_tokens - len(places.texts[0]) + len(places.texts[1])
-                other = send_probe(client, Probe(rank, OTHER_TEXT, tokens, urls), scrape, stop)
-                scrape = other.scrape
-        except PreflightError:
-            raise
-        except ServiceError as error:
-            checks.require(name, str(error))
-            raise
-        unit = record.match_unit
+                different = Probe(rank, other_text, tokens, urls)
+                other = send_probe(client, different, ranks.scrape, stop, ranks.not_counting)
+                ranks = replace(ranks, scrape=other.scrape)
         if unit is None:
-            checks.not_checked(name, record.reason or "the engine does not tell its block size")
+            checks.not_checked(f"rank_{rank}", record.reason or "the engine does not tell its block size")
             continue
-        expected = probe.expected_hits(unit)
-        judge_hits(name, probe, again, expected, unit, checks)
-        dropped = dropped or again.hits == expected - unit
+        drops = judge_hits(probe, again, unit, checks) == "drops_last_block"
+        dropped = dropped or drops
         if other is not None and record.shared_tokens is not None:
-            shared = max(0, record.shared_tokens - unit * (again.hits == expected - unit))
-            _judge_shared(rank, other, shared, checks)
-    if dropped and record.shared_tokens is not None and record.match_unit is not None:
-        message = (
-            "the engine leaves out the last matched block of every request, as with EAGLE or MTP speculation"
-        )
-        checks.warn("last_block", "DROPS_LAST_BLOCK", message)
-        record = record.model_copy(
-            update={
-                "shared_tokens": max(0, record.shared_tokens - record.match_unit),
-                "drops_last_block": True,
-            }
-        )
-    return scrape, leftover, record
+            _judge_shared(rank, other, max(0, record.shared_tokens - unit * drops), checks)
+    if ranks.not_counting is not None:
+        checks.not_checked("counters", ranks.not_counting)
+    if dropped and record.shared_tokens is not None and unit is not None:
+        checks.warn("last_block", "DROPS_LAST_BLOCK", dropped_blocks(ranks.scrape))
+        shared = max(0, record.shared_tokens - unit)
+        record = record.model_copy(update={"shared_tokens": shared, "drops_last_block": True})
+    return ranks, record
 
 
 def _judge_shared(rank: int, result: ProbeResult, shared: int, checks: CheckList) -> None:
     name = f"shared_{rank}"
     if result.hits is None:
         checks.not_checked(name, "hits are not told in tokens")
+    elif shared == 0:
+        checks.not_checked(
+            name, "what stands before the text is shorter than a block, so there was nothing to find"
+        )
     elif result.hits == shared:
         checks.require(name, None, f"another text behind the same images finds {shared} tokens")
     else:

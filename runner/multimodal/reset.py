@@ -24,23 +24,23 @@ class ImageReset:
     findings: tuple[Finding, ...]
 
 
-def reset_image_caches(client: ControlClient, stop: threading.Event, *, proven: bool) -> ImageReset:
-    """Empty all three. `proven`: the prefix cache has been reset, and a probe has shown it.
+def reset_image_caches(client: ControlClient, stop: threading.Event, *, emptied: bool) -> ImageReset:
+    """Empty all three. `emptied`: the prefix cache has been reset, and no probe found anything there.
 
     Raises ServiceError: a reset that worked a moment ago does not any more.
     """
-    if proven:
+    if emptied:
         problem = reset_problem(client, stop)
         if problem is not None:
             raise ServiceError(problem)
     problems = [problem for route in ROUTES if (problem := _problem(client, route)) is not None]
     if not problems:
-        return ImageReset(proven, True, ())
+        return ImageReset(emptied, True, ())
     message = (
         f"{'; '.join(problems)}: the image may be cached when the load begins, so its first request is faster and the "
         "multimodal counters show a hit more"
     )
-    return ImageReset(proven, False, (Finding(code="IMAGE_CACHE_NOT_RESET", message=message),))
+    return ImageReset(emptied, False, (Finding(code="IMAGE_CACHE_NOT_RESET", message=message),))
 
 
 def _problem(client: ControlClient, route: str) -> str | None:

@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from enginemetrics import EngineSnapshot, MetricNames, RankMetrics, same_counters, settling, subtract
+from enginemetrics.difference import another_process
 from enginemetrics.settling import is_idle
 
 NAMES = MetricNames("vllm:prefix_cache_queries_total", "vllm:prefix_cache_hits_total", None)
@@ -74,6 +75,58 @@ def test_other_ranks():
     difference = subtract(snapshot(rank(0, 1), rank(1, 1)), snapshot(rank(1, 4), rank(2, 1)))
     assert codes(difference) == [("RANKS_CHANGED", None)]
     assert [(r.rank, r.queries) for r in difference.ranks] == [(1, 3)]
+
+
+@pytest.mark.parametrize(("was", "now"), [((2.0,), (1.98,)), ((1.0, 5.0), (1.0, 4.0))])
+def test_a_start_time_that_goes_back_is_another_process(was, now):
+    difference = subtract(snapshot(rank(0, 1), started=was), snapshot(rank(0, 2), started=now))
+    (finding,) = difference.findings
+    assert finding.code == "METRICS_NOT_THIS_ENGINE"
+    assert "restart" not in finding.message
+    assert "went back from" in finding.seen
+
+
+def test_counters_that_began_earlier_are_another_process():
+    difference = subtract(
+        snapshot(rank(0, 1, counters_created=6.0)), snapshot(rank(0, 2, counters_created=5.0))
+    )
+    assert codes(difference) == [("METRICS_NOT_THIS_ENGINE", 0)]
+
+
+def test_a_fall_beside_an_equal_start_time_is_no_restart():
+    def fall(started):
+        before, after = (snapshot(rank(0, queries), started=(started,)) for queries in (5, 4))
+        return subtract(before, after).findings[0].message
+
+    assert "no restart" in fall(7.0)
+    assert "another process answered, or this counter is broken" in fall(7.0)
+    assert "the engine restarted or another one answered" in fall(None)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "proved"),
+    [
+        (snapshot(rank(0, 5), started=(2.0,)), snapshot(rank(0, 9), started=(1.0,)), True),
+        (snapshot(rank(0, 5), started=(1.0,)), snapshot(rank(0, 0), started=(2.0,)), False),
+        (snapshot(rank(0, 5), started=(1.0,)), snapshot(rank(0, 4), started=(1.0,)), True),
+        (snapshot(rank(0, 5), started=(None,)), snapshot(rank(0, 4), started=(None,)), False),
+        # The lookups fell and the front end's counter went on: that counter is broken.
+        (
+            snapshot(rank(0, 5, prompt_tokens=5), started=(1.0,)),
+            snapshot(rank(0, 4, prompt_tokens=9), started=(1.0,)),
+            False,
+        ),
+        (
+            snapshot(rank(0, 5, prompt_tokens=5), started=(1.0,)),
+            snapshot(rank(0, 9, prompt_tokens=4), started=(1.0,)),
+            True,
+        ),
+    ],
+)
+def test_another_process_is_proved_only_where_a_restart_is_not_possible(before, after, proved):
+    told = another_process(before, after)
+    assert (told is not None) is proved
+    assert told is None or "restart" not in told
 
 
 @pytest.mark.parametrize(

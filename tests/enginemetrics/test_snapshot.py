@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contract.errors import ServiceError
+from contract.errors import NotThisEngineError, ServiceError
 from enginemetrics import is_idle, read_snapshot, subtract
 from tests.shared_data import SHARED_DATA
 
@@ -272,3 +272,13 @@ def test_real_scrapes_of_vllm_0_32_with_two_ranks(folder):
     assert (after.ranks[0].counters_created is not None) == alone
     assert is_idle(after) is True
     assert (after.speculative, after.external_tier) == (False, False)
+
+
+@pytest.mark.parametrize(
+    "family",
+    ["vllm_router_worker_health", "smg_worker_health", "dynamo_frontend_requests_total", "llm_d_epp_ready"],
+)
+@pytest.mark.parametrize("beside", [(), pair(10, 4)])
+def test_the_page_of_a_router_is_no_engines(family, beside):
+    with pytest.raises(NotThisEngineError, match=f"shows {family}, so it is the page of"):
+        read(lines(*beside, f"{family} 1"))

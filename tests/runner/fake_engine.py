@@ -3,6 +3,7 @@
 Built on the block pool, not on the simulator: it speaks the client's methods, not HTTP.
 """
 
+import threading
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -33,8 +34,13 @@ class FakeEngine:
     drops_last_block: bool = False
     broken_cache: bool = False
     tells_cached_tokens: bool = True
+    tells_prompt_tokens: bool = False
+    counts_queries: bool = True
+    counts_hits: bool = True
+    speculative: bool = False
     reset_answers: list[Any] = field(default_factory=list)
     reset_does_nothing: bool = False
+    external_tier: bool = False
     foreign_tokens_per_scrape: int = 0
     running: int = 0
     reset_calls: list[dict[str, Any]] = field(default_factory=list)
@@ -48,8 +54,10 @@ class FakeEngine:
             model="m",
             ranks=self.ranks,
         )
-        self.queries, self.hits = [0] * self.ranks, [0] * self.ranks
+        self._one_at_a_time = threading.Lock()
+        self.queries, self.hits, self.prompts = ([0] * self.ranks for _ in range(3))
         self.served = 0
+        self.tier: set[tuple[int, ...]] = set()
         self._empty()
 
     def _empty(self) -> None:
@@ -58,7 +66,7 @@ class FakeEngine:
     def without_reset(self) -> None:
         self.engine = replace(self.engine, reset_url=None)
 
-    def scrape(self) -> Scrape:
+    def scrape(self, *, session: str | None = None) -> Scrape:
         self.queries[0] += self.foreign_tokens_per_scrape
         lines = []
         for rank in range(self.ranks):
@@ -69,6 +77,10 @@ class FakeEngine:
                 f"vllm:num_requests_running{{{labels}}} {self.running}",
                 f"vllm:num_requests_waiting{{{labels}}} 0",
             ]
+            if self.tells_prompt_tokens:
+                lines.append(f"vllm:prompt_tokens_total{{{labels}}} {self.prompts[rank]}")
+            if self.speculative:
+                lines.append(f"vllm:spec_decode_num_drafts_total{{{labels}}} 1")
             if self.cache_config:
                 size = self.told_block_size or self.block_size
                 lines.append(
@@ -78,6 +90,10 @@ class FakeEngine:
                 )
         text = "\n".join(lines) + "\n"
         return Scrape(text, read_snapshot([text], model="m", dp_size=self.ranks, engine_label_map={}))
+
+    def short_prompt(self, text: str, *, session: str) -> Answer:
+        with self._one_at_a_time:
+            return self.complete({"prompt": text}, None)
 
     def complete(self, body: dict[str, Any], rank: int | None) -> Answer:
         home = 0 if rank is None or self.ignores_rank_header else rank
@@ -90,11 +106,15 @@ class FakeEngine:
         self.pools[home].extend(self.served, len(ids))
         self.pools[home].finish(self.served)
         cached = 0 if self.broken_cache else admission.cached_tokens
+        kept = len(ids) // self.block_size * self.block_size if tuple(ids) in self.tier else 0
+        if self.external_tier:
+            self.tier.add(tuple(ids))
         if self.drops_last_block:
             cached = max(0, cached - self.block_size)
-        self.queries[home] += len(ids)
-        self.hits[home] += cached
-        details = {"cached_tokens": cached} if self.tells_cached_tokens else None
+        self.queries[home] += len(ids) * self.counts_queries
+        self.hits[home] += cached * self.counts_hits
+        self.prompts[home] += len(ids)
+        details = {"cached_tokens": max(cached, kept)} if self.tells_cached_tokens else None
         usage = {"prompt_tokens": len(ids), "completion_tokens": 1, "prompt_tokens_details": details}
         return Answer(200, {"usage": usage}, "")
 

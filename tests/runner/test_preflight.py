@@ -3,6 +3,7 @@
 import json
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,14 @@ import pytest
 
 from contract.errors import ServiceError
 from contract.manifest import Manifest, read_prepared_manifest
+from contract.measurement import Check
 from contract.scenario import Scenario, load_scenario
 from generator.prepare import prepare
 from prompts.tokenizer import Tokenizer, load_tokenizer
-from runner import probe, reset, settle
-from runner.preflight import Preflight, PreflightError, preflight
-from runner.reset import reset_cache
+from runner import counting, reset, settle
+from runner.preflight import CheckList, Preflight, PreflightError, judge_hits, preflight
+from runner.probe import make_probe, send_probe
+from runner.reset import Reset, reset_cache
 from tests.runner.fake_engine import FakeEngine
 
 MakeEngine = Callable[..., FakeEngine]
@@ -51,8 +54,9 @@ def make(tokenizer: Tokenizer) -> MakeEngine:
 @pytest.fixture(autouse=True)
 def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settle, "POLL_SECONDS", 0.001)
-    monkeypatch.setattr(probe, "POLL_SECONDS", 0.001)
-    monkeypatch.setattr(probe, "WAIT_SECONDS", 0.3)
+    monkeypatch.setattr(counting, "POLL_SECONDS", 0.001)
+    monkeypatch.setattr(counting, "WAIT_SECONDS", 0.3)
+    monkeypatch.setattr(counting, "STILL_SECONDS", 0.01)
     monkeypatch.setattr(reset, "PAUSE_SECONDS", 0.001)
     monkeypatch.setattr(settle.quiet_scrape, "__defaults__", (0.3,))
 
@@ -67,19 +71,20 @@ def check(prepared: tuple[Scenario, Manifest], tokenizer: Tokenizer) -> Callable
     return run
 
 
-Check = Callable[[FakeEngine], Preflight]
+CheckEngine = Callable[[FakeEngine], Preflight]
 
 
-def test_a_fitting_engine_passes_every_check(check: Check, make: MakeEngine) -> None:
+def test_a_fitting_engine_passes_every_check(check: CheckEngine, make: MakeEngine) -> None:
     found = check(make())
     statuses = {item.name: item.status for item in found.checks}
     assert set(statuses.values()) == {"ok"}
     assert {
         "model", "longest_request", "idle", "prefix_caching", "block_size", "kv_capacity", "tokenizer",
-        "rank_0", "rank_1",
+        "metrics_page", "rank_0", "rank_1",
     } == set(statuses)  # fmt: skip
     assert found.findings == ()
-    assert found.leftover_tokens == 0
+    assert found.ranks.leftover_tokens == 0
+    assert found.ranks.found_again == {0, 1}
     assert all(item.tokens > 2 * 16 + 1 for item in found.probes)
 
 
@@ -99,7 +104,7 @@ def test_a_fitting_engine_passes_every_check(check: Check, make: MakeEngine) -> 
     ],
 )
 def test_a_wrong_engine_fails_with_field_and_value(
-    check: Check, make: MakeEngine, wrong: dict[str, Any], name: str, message: str
+    check: CheckEngine, make: MakeEngine, wrong: dict[str, Any], name: str, message: str
 ) -> None:
     with pytest.raises(PreflightError) as raised:
         check(make(**wrong))
@@ -117,7 +122,7 @@ def test_a_wrong_engine_fails_with_field_and_value(
     ],
 )
 def test_what_cannot_be_checked_stops_nothing(
-    check: Check, make: MakeEngine, silent: dict[str, Any], names: set[str]
+    check: CheckEngine, make: MakeEngine, silent: dict[str, Any], names: set[str]
 ) -> None:
     found = check(make(**silent))
     unchecked = {item.name: item.detail for item in found.checks if item.status == "not_checked"}
@@ -126,7 +131,7 @@ def test_what_cannot_be_checked_stops_nothing(
 
 
 def test_a_dropped_last_block_is_found_and_counted(
-    check: Check, make: MakeEngine, prepared: tuple[Scenario, Manifest]
+    check: CheckEngine, make: MakeEngine, prepared: tuple[Scenario, Manifest]
 ) -> None:
     found = check(make(drops_last_block=True))
     (finding,) = found.findings
@@ -135,7 +140,7 @@ def test_a_dropped_last_block_is_found_and_counted(
 
 
 def test_a_small_cache_is_a_warning_with_tokens(
-    check: Check, make: MakeEngine, prepared: tuple[Scenario, Manifest]
+    check: CheckEngine, make: MakeEngine, prepared: tuple[Scenario, Manifest]
 ) -> None:
     groups = prepared[1].document["groups"].values()
     needed = sum(group["max_shared_prefix_tokens"] for group in groups) + 2 * (128 + 32)
@@ -147,22 +152,106 @@ def test_a_small_cache_is_a_warning_with_tokens(
     assert check(make(blocks=-(-needed // 16) + 1)).findings == ()
 
 
-def test_hits_are_read_from_answers_where_counters_do_not_tell(check: Check, make: MakeEngine) -> None:
+def test_hits_are_read_from_answers_where_counters_do_not_tell(check: CheckEngine, make: MakeEngine) -> None:
     assert check(make(tells_cached_tokens=False)).findings == ()
 
 
+@pytest.mark.parametrize("witness", [True, False])
+def test_counters_that_stand_still_beside_answers_stop_nothing(
+    check: CheckEngine, make: MakeEngine, witness: bool
+) -> None:
+    """vllm-ascend#15744: queries and hits stay 0 for ever, the answers tell cached_tokens."""
+    found = check(make(counts_queries=False, counts_hits=False, tells_prompt_tokens=witness))
+    statuses = {item.name: item.status for item in found.checks}
+    assert statuses["rank_0"] == statuses["rank_1"] == "ok", "found again, by the answers"
+    assert statuses["counters"] == "not_checked"
+    assert found.ranks.not_counting is not None
+    assert ("vllm:prompt_tokens shows them" in found.ranks.not_counting) is witness
+    assert found.findings == ()
+
+
+def test_hits_that_stand_still_beside_answers_are_told_and_stop_nothing(
+    check: CheckEngine, make: MakeEngine
+) -> None:
+    """vllm-ascend#16639: the lookups are counted, the hits are not."""
+    found = check(make(counts_hits=False))
+    assert [finding.code for finding in found.findings] == ["PROBE_LEDGERS_DIFFER"] * 2
+    assert "its counters show 0 hit tokens and the answer" in found.findings[0].message
+    assert found.ranks.not_counting is None
+
+
+def test_with_neither_counters_nor_answers_nothing_is_measured(check: CheckEngine, make: MakeEngine) -> None:
+    silent = make(counts_queries=False, counts_hits=False, tells_cached_tokens=False)
+    with pytest.raises(
+        PreflightError, match="nothing could be measured: start vLLM with --enable-prompt-tokens"
+    ):
+        check(silent)
+
+
+def test_a_cause_that_an_answer_refutes_is_not_named(check: CheckEngine, make: MakeEngine) -> None:
+    with pytest.raises(PreflightError) as both:
+        check(make(broken_cache=True))
+    assert "by counters and answer" in str(both.value)
+    assert "counters do not show" not in str(both.value)
+    assert "caching is off" not in str(both.value), "the engine says that it is on"
+    with pytest.raises(PreflightError) as counters_alone:
+        check(make(broken_cache=True, tells_cached_tokens=False))
+    assert "or its counters do not show hits" in str(counters_alone.value)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "status"),
+    [
+        ({}, "ok"),
+        ({"drops_last_block": True}, "failed"),
+        ({"drops_last_block": True, "speculative": True}, "not_checked"),
+        ({"broken_cache": True}, "failed"),
+        ({"broken_cache": True, "speculative": True}, "not_checked"),
+    ],
+)
+def test_nothing_found_of_one_block_is_no_dropped_block(
+    tokenizer: Tokenizer, make: MakeEngine, wrong: dict[str, Any], status: str
+) -> None:
+    """An engine that takes so little that its probe holds one unit."""
+    engine = make(ranks=1, **wrong)
+    probe, checks = make_probe(0, tokenizer, ["some more words " * 9], 16, 24), CheckList()
+    assert probe.expected_hits(16) == 16
+    first = send_probe(engine, probe, engine.scrape(), threading.Event())
+    second = send_probe(engine, probe, first.scrape, threading.Event())
+    if status == "failed":
+        with pytest.raises(PreflightError, match="found nothing"):
+            judge_hits(probe, second, 16, checks)
+    else:
+        judged = judge_hits(probe, second, 16, checks)
+        assert judged == ("as_expected" if status == "ok" else "not_checked")
+    assert checks.checks[-1].status == status
+
+
+def test_a_probe_with_nothing_to_find_proves_nothing(
+    tokenizer: Tokenizer, make: MakeEngine, check: CheckEngine
+) -> None:
+    engine, checks = make(ranks=1), CheckList()
+    probe = make_probe(0, tokenizer, ["some more words " * 9], 64, 32)
+    assert probe.expected_hits(64) == 0
+    first = send_probe(engine, probe, engine.scrape(), threading.Event())
+    second = send_probe(engine, probe, first.scrape, threading.Event())
+    assert judge_hits(probe, replace(second, counted_hits=0, cached_tokens=0), 64, checks) == "not_checked"
+    assert "nothing to find" in checks.checks[-1].detail
+
+
+def test_what_the_metrics_speak_against_is_not_given_as_the_cause(
+    check: CheckEngine, make: MakeEngine
+) -> None:
+    (plain,) = check(make(drops_last_block=True)).findings
+    assert "its metrics show no speculation" in plain.message
+    (speculating,) = check(make(drops_last_block=True, speculative=True)).findings
+    assert "as with EAGLE or MTP" in speculating.message
+
+
 @pytest.fixture
-def reset_after(check: Check) -> Callable[..., Any]:
+def reset_after(check: CheckEngine) -> Callable[..., Any]:
     def run(engine: Any, *, assume: bool = False) -> Any:
-        found = check(engine)
-        return reset_cache(
-            engine,
-            found.probes,
-            found.leftover_tokens,
-            found.scrape,
-            assume_empty_cache=assume,
-            stop=threading.Event(),
-        )
+        return reset_cache(engine, check(engine), assume_empty_cache=assume, stop=threading.Event())
 
     return run
 
@@ -171,7 +260,9 @@ def test_a_reset_is_proved_and_asks_for_the_external_tier(
     reset_after: Callable[..., Any], make: MakeEngine
 ) -> None:
     engine = make()
-    assert reset_after(engine) == []
+    assert reset_after(engine) == Reset(
+        Check(name="reset", status="ok", detail="the probes, found before it, miss on every rank")
+    )
     assert engine.reset_calls[0] == {"params": {"reset_external": "true"}}
 
 
@@ -179,7 +270,7 @@ def test_a_reset_is_tried_again_while_blocks_are_held(
     reset_after: Callable[..., Any], make: MakeEngine
 ) -> None:
     engine = make(reset_answers=[{"success": False}, {"success": False}, {"success": True}])
-    assert reset_after(engine) == []
+    assert reset_after(engine).findings == ()
     assert len(engine.reset_calls) == 3
 
 
@@ -201,6 +292,30 @@ def test_a_reset_that_did_not_happen_ends_the_run(
     assert message in str(raised.value)
 
 
+def test_a_reset_that_a_probe_could_not_show_is_not_checked(check: CheckEngine, make: MakeEngine) -> None:
+    engine = make()
+    checked = check(engine)
+    unfound = replace(checked, ranks=replace(checked.ranks, found_again=frozenset({0})))
+    proof = reset_cache(engine, unfound, assume_empty_cache=False, stop=threading.Event())
+    assert proof.findings == ()
+    assert proof.check.status == "not_checked"
+    assert "the probe of rank 1 was not found before it either" in proof.check.detail
+
+
+def test_who_kept_the_tokens_is_told_by_counters_and_answers(
+    reset_after: Callable[..., Any], make: MakeEngine
+) -> None:
+    with pytest.raises(ServiceError, match="own cache was not emptied; or set"):
+        reset_after(make(reset_does_nothing=True))
+    with pytest.raises(ServiceError, match="own cache was not emptied, or an external tier"):
+        reset_after(make(reset_does_nothing=True, counts_hits=False))
+    engine = make(external_tier=True)
+    with pytest.raises(
+        ServiceError, match=r"external tier \(LMCache, KV offload\) keeps them, so reset that too"
+    ):
+        reset_after(engine)
+
+
 def test_an_old_version_that_lies_about_its_reset_is_found_out(
     reset_after: Callable[..., Any], make: MakeEngine
 ) -> None:
@@ -212,7 +327,7 @@ def test_an_old_version_that_lies_about_its_reset_is_found_out(
 def test_assumed_empty_and_empty(reset_after: Callable[..., Any], make: MakeEngine) -> None:
     engine = make()
     engine.without_reset()
-    assert [finding.code for finding in reset_after(engine, assume=True)] == ["ASSUME_EMPTY_CACHE"]
+    assert [finding.code for finding in reset_after(engine, assume=True).findings] == ["ASSUME_EMPTY_CACHE"]
 
 
 def test_assumed_empty_and_contaminated_by_an_earlier_run(
@@ -221,6 +336,6 @@ def test_assumed_empty_and_contaminated_by_an_earlier_run(
     engine = make()
     engine.without_reset()
     reset_after(engine, assume=True)
-    findings = reset_after(engine, assume=True)
+    findings = reset_after(engine, assume=True).findings
     assert [finding.code for finding in findings] == ["ASSUME_EMPTY_CACHE", "CONTAMINATED"]
     assert findings[1].tokens > 0
