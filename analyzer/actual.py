@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from analyzer.request_table import UNKNOWN, Flags, RequestTable
+from analyzer.request_table import Flags, RequestTable
+from contract.planned import UNKNOWN
 from enginemetrics.difference import EngineDifference, RankDifference
 
 DIFFERING_SHOWN = 20

@@ -32,7 +32,7 @@ from analyzer.ledgers import (
 from analyzer.measurements import find_measurement, latest_complete
 from analyzer.prediction import Prediction, predict_hits, prediction_document
 from analyzer.recover import finished_measurement
-from analyzer.request_table import UNKNOWN, RequestTable, request_table
+from analyzer.request_table import RequestTable, request_table
 from analyzer.scrapes import ScrapePair, metric_names, metrics_part, stored_pair
 from contract.analysis import prepared_analysis
 from contract.artifact_check import check_artifacts
@@ -43,6 +43,7 @@ from contract.engine_version import parse_version
 from contract.errors import ExitCode, NothingMeasuredError, gravest
 from contract.manifest import Manifest
 from contract.measurement import Measurement
+from contract.planned import UNKNOWN
 from contract.progress import Progress, silent
 from contract.redaction import Redactor
 from contract.run_directory import MeasurementDirectory

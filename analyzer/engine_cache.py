@@ -45,13 +45,7 @@ def _told_cache(snapshot: EngineSnapshot | None, planned_block_size: int) -> Eng
         reason = snapshot.ranks[0].unavailable.get("cache_config", "the engine does not say")
         return EngineCache(planned_block_size, {}, reason)
     block_size = first.block_size or planned_block_size
-    not_modelled = None
-    if first.match_unit not in (None, block_size):
-        not_modelled = f"the engine matches prefixes in units of {first.match_unit} tokens, not in blocks of {block_size}"
-    elif first.labels.get("mamba_block_size", "None") not in ("", "None"):
-        not_modelled = (
-            f"the engine has several kinds of blocks (mamba_block_size {first.labels['mamba_block_size']})"
-        )
+    not_modelled = first.not_one_pool
     blocks = {
         rank: config.blocks_per_rank for rank, config in configs.items() if config and config.blocks_per_rank
     }

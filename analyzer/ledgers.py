@@ -12,7 +12,8 @@ import numpy as np
 
 from analyzer.actual import hit_rate, reported, sum_known
 from analyzer.prediction import Prediction
-from analyzer.request_table import UNKNOWN, RequestTable
+from analyzer.request_table import RequestTable
+from contract.planned import UNKNOWN
 from enginemetrics.difference import EngineDifference, RankDifference
 from enginemetrics.snapshot import MetricNames
 

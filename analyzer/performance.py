@@ -15,7 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from analyzer.request_table import UNKNOWN, Floats, Integers, RequestTable, record_batches
+from analyzer.request_table import Floats, RequestTable, record_batches
+from contract.planned import UNKNOWN, Integers
 from contract.run_directory import MeasurementDirectory
 
 Unit = Literal["ms", "tokens", "token/s"]

@@ -12,14 +12,15 @@ import numpy as np
 
 from analyzer.actual import DIFFERING_SHOWN, comparable, describe, hit_rate
 from analyzer.engine_cache import EngineCache
-from analyzer.replay import Arrival, RankReplay, hits_on_any_rank
-from analyzer.request_table import UNKNOWN, Integers, RequestTable
-from analyzer.token_rows import TokenRows
+from analyzer.request_table import RequestTable
 from cachemodel.block_pool import BlockPool
 from cachemodel.releases import WHOLE_PROMPT_SINCE, release_not_known
+from cachemodel.replay import Arrival, RankReplay, hits_on_any_rank
 from contract.errors import ScenarioError
 from contract.manifest import Manifest
+from contract.planned import UNKNOWN, Integers
 from contract.progress import Progress, silent
+from contract.token_rows import TokenRows
 from prompts.tokenizer import load_tokenizer
 
 NEVER_REACHED = ("connect", "http")

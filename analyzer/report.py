@@ -22,11 +22,12 @@ from analyzer.performance import (
     untimed_note,
 )
 from analyzer.recover import finished_measurement
-from analyzer.request_table import UNKNOWN, RequestTable
+from analyzer.request_table import RequestTable
 from contract.command_log import command_log
 from contract.documents import read_document, whole_file, write_document
 from contract.errors import ArtifactError
 from contract.manifest import Manifest
+from contract.planned import UNKNOWN
 from contract.redaction import Redactor
 from contract.run_directory import MeasurementDirectory
 

@@ -5,7 +5,6 @@ million requests cost some hundred bytes each and no Python objects. -1 stands f
 a time.
 """
 
-from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,16 +20,14 @@ import pyarrow.parquet as pq
 from cachemodel.watermark import requests_by_lane
 from contract.errors import ArtifactError
 from contract.files import regular
+from contract.planned import UNKNOWN, Integers, PlannedColumns, planned_columns
 from contract.records import REQUEST_SCHEMA
-from contract.rows import read_rows
 from contract.run_directory import MeasurementDirectory
 from contract.streams import read_stream
 
-Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 
-UNKNOWN = -1
 _COUNTS = (
     "position",
     "attempt",
@@ -44,22 +41,6 @@ _TIMES = ("wall_start", "ttft_s", "e2el_s")
 _TEXTS = ("request_id", "error_kind")
 # Everything but the gaps between chunks, by far the longest column.
 _COLUMNS = [*_COUNTS, *_TIMES, *_TEXTS]
-
-
-@dataclass(frozen=True)
-class PlannedColumns:
-    """One entry per request. `rank` is -1 where the service chooses one."""
-
-    group: Integers
-    groups: tuple[str, ...]
-    rank: Integers
-    input_tokens: Integers
-    max_tokens: Integers
-    theoretical_hit_tokens: Integers
-
-    @property
-    def count(self) -> int:
-        return int(self.group.size)
 
 
 @dataclass(frozen=True)
@@ -167,33 +148,10 @@ def join_records(plan: PlannedColumns, directory: MeasurementDirectory, name: st
 
 def _void(plan: PlannedColumns, failed: Flags) -> Flags:
     void = failed.copy()
-    laned = np.flatnonzero(plan.rank != UNKNOWN)
-    if laned.size:
-        lanes = plan.group[laned] * (int(plan.rank.max()) + 1) + plan.rank[laned]
-        for requests in requests_by_lane(lanes):
-            void[laned[requests]] = np.logical_or.accumulate(failed[laned[requests]])
+    if plan.lane is not None:
+        for requests in requests_by_lane(plan.lane):
+            void[requests] = np.logical_or.accumulate(failed[requests])
     return void
-
-
-def planned_columns(full: Path) -> PlannedColumns:
-    """The columns of full.jsonl; one row is in memory at a time."""
-    numbers: dict[str, int] = {}
-    columns = {name: array("q") for name in ("group", "rank", "input", "output", "theory")}
-    for row in read_rows(full):
-        columns["group"].append(numbers.setdefault(row["group_id"], len(numbers)))
-        columns["rank"].append(UNKNOWN if row["dp_rank"] is None else row["dp_rank"])
-        columns["input"].append(row["actual_input_tokens"])
-        columns["output"].append(row["max_tokens"])
-        columns["theory"].append(row["theoretical_hit_tokens"])
-    arrays = {name: np.frombuffer(column, dtype=np.int64) for name, column in columns.items()}
-    return PlannedColumns(
-        group=arrays["group"],
-        groups=tuple(numbers),
-        rank=arrays["rank"],
-        input_tokens=arrays["input"],
-        max_tokens=arrays["output"],
-        theoretical_hit_tokens=arrays["theory"],
-    )
 
 
 def read_attempts(directory: MeasurementDirectory) -> Attempts:

@@ -74,6 +74,17 @@ class CacheConfig:
             return self.kv_cache_size_tokens - self.block_size
         return None if self.blocks_per_rank is None else (self.blocks_per_rank - 1) * self.block_size
 
+    @property
+    def not_one_pool(self) -> str | None:
+        """Why a pool of blocks of one kind does not describe this cache; None when it does."""
+        if self.block_size is not None and self.match_unit not in (None, self.block_size):
+            return f"the engine matches prefixes in units of {self.match_unit} tokens, not in blocks of {self.block_size}"
+        if self.labels.get("mamba_block_size", "None") not in ("", "None"):
+            return (
+                f"the engine has several kinds of blocks (mamba_block_size {self.labels['mamba_block_size']})"
+            )
+        return None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledgers:

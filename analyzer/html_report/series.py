@@ -10,8 +10,9 @@ import pyarrow.parquet as pq
 
 from analyzer.html_report.thinning import Flags, Floats, Integers
 from analyzer.performance import token_gaps
-from analyzer.request_table import UNKNOWN, RequestTable, record_batches
+from analyzer.request_table import RequestTable, record_batches
 from contract.files import regular
+from contract.planned import UNKNOWN
 from contract.run_directory import MeasurementDirectory
 from contract.streams import KV_SAMPLE_SCHEMA, read_stream
 

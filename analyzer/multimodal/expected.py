@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from analyzer.request_table import UNKNOWN, Flags, Integers, RequestTable
+from analyzer.request_table import Flags, RequestTable
 from contract.measurement import ImageRecord
+from contract.planned import UNKNOWN, Integers
 from contract.token_ids import Int32Array
 
 SHOWN = 20

@@ -5,17 +5,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from analyzer.request_table import (
-    UNKNOWN,
-    PlannedColumns,
-    RequestTable,
-    join_records,
-    record_batches,
-    request_table,
-)
+from analyzer.request_table import RequestTable, join_records, record_batches, request_table
 from contract.manifest import Manifest
 from contract.measurement import ImageRecord, Measurement
 from contract.multimodal import image_dataset
+from contract.planned import UNKNOWN, PlannedColumns
 from contract.run_directory import MeasurementDirectory
 
 
@@ -35,6 +29,7 @@ def image_request_table(
         rank=zero + UNKNOWN,
         input_tokens=zero + (record.prompt_tokens if record else 0),
         max_tokens=zero + int(manifest.document["output_tokens"]),
+        shared_prefix_tokens=zero,
         theoretical_hit_tokens=zero,
     )
     return join_records(plan, directory, dataset.requests.name)

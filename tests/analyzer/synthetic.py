@@ -22,6 +22,7 @@ def row(position: int, group: str, rank: int | None, hit: int, tokens: int = 100
         "dp_rank": rank,
         "actual_input_tokens": tokens,
         "max_tokens": 3,
+        "shared_prefix_tokens": hit,
         "theoretical_hit_tokens": hit,
     }
 

@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 from analyzer.actual import client_actual, per_request, void_theory
 from analyzer.analyze import differences, equal
-from analyzer.request_table import UNKNOWN, read_attempts
+from analyzer.request_table import read_attempts
 from analyzer.table import result_rows
 from contract.errors import ArtifactError
+from contract.planned import UNKNOWN
 from contract.records import REQUEST_SCHEMA, to_batch
 from contract.run_directory import MeasurementDirectory
 from contract.streams import TableStream

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analyzer.multimodal.expected import compared, expect, expected_document, together_with_the_first
-from analyzer.request_table import UNKNOWN, Attempts, PlannedColumns, RequestTable
+from analyzer.request_table import Attempts, RequestTable
 from cachemodel.prediction import PlannedRequest, predict
 from contract.measurement import ImageRecord
+from contract.planned import UNKNOWN, PlannedColumns
 
 IMAGE, AFTER = -7, [901, 902, 903]
 
@@ -51,7 +52,7 @@ def table(cached: list[int], prompt: int, *, errors: list[str | None] | None = N
         request_id=pa.chunked_array([[f"request-{n:08d}" for n in range(count)]]),
         error_kind=pa.chunked_array([pa.array(errors, type=pa.string())]),
     )
-    plan = PlannedColumns(zero, ("single_1080p",), zero + UNKNOWN, zero + prompt, zero + 1, zero)
+    plan = PlannedColumns(zero, ("single_1080p",), zero + UNKNOWN, zero + prompt, zero + 1, zero, zero)
     failed = np.array([error is not None for error in errors])
     return RequestTable(plan, attempts, places, ~failed, failed)
 

@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analyzer.replay import Arrival, RankReplay, hits_on_any_rank
 from cachemodel.block_pool import BlockPool
 from cachemodel.prediction import PlannedRequest, predict
+from cachemodel.replay import Arrival, RankReplay, hits_on_any_rank
 
 BLOCK = 4
 # Few tokens and lengths around whole blocks, so that prompts share beginnings.
