@@ -7,7 +7,7 @@ UTF-8.
 
 import hashlib
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -52,9 +52,24 @@ class Selection:
     place: str = "corpus.selection"
 
 
+LONG_TEXT = 1 << 16
+"""Characters from which on a text is taken piece by piece: a list of its words takes twenty times its memory, and a
+tokenizer's result two hundred times."""
+
+
 def normalise(text: str) -> str:
     """Strip, and make one space of every run of white space."""
-    return " ".join(text.split())
+    parts: list[str] = []
+    gap = False
+    for start in range(0, len(text), LONG_TEXT):
+        piece = text[start : start + LONG_TEXT]
+        words = " ".join(piece.split())
+        if words:
+            if parts and (gap or piece[0].isspace()):
+                parts.append(" ")
+            parts.append(words)
+        gap = piece[-1].isspace()
+    return "".join(parts)
 
 
 def load_corpus(path: str | Path, field: str) -> Corpus:
@@ -179,8 +194,10 @@ class EncodedCorpus:
     the text of an end-of-text token) is left out of every prompt and listed in `unusable`.
     """
 
-    _BATCH = 256
     _EMPTY = np.empty(0, dtype=np.int32)
+    _RECORDS = 256
+    # Characters, and of a batch also pieces: what a tokenizer needs at a time grows with them.
+    _PIECE, _BATCH = 1 << 13, 1 << 15
 
     def __init__(self, corpus: Corpus, tokenizer: Tokenizer) -> None:
         self.corpus = corpus
@@ -194,8 +211,7 @@ class EncodedCorpus:
     def first(self, index: int) -> IntArray:
         """Ids of the record at the start of a text; empty when it is not usable."""
         if index not in self._first:
-            ids = self._surviving([self._tokenizer.encode(self.corpus.texts[index])])[0]
-            self._first[index] = np.array(ids, dtype=np.int32)
+            self._first[index] = self._encode([self.corpus.texts[index]], front="")[0]
         return self._first[index]
 
     def following(self, index: int) -> IntArray:
@@ -207,20 +223,57 @@ class EncodedCorpus:
     def load(self, indices: Iterable[int]) -> None:
         """Encode the `following` form of all these records at once, where that has not happened."""
         missing = [index for index in dict.fromkeys(indices) if index not in self._following]
-        for start in range(0, len(missing), self._BATCH):
-            batch = missing[start : start + self._BATCH]
-            encoded = self._tokenizer.encode_batch(
-                [self._space + self.corpus.texts[index] for index in batch]
-            )
-            for index, ids in zip(batch, self._surviving(encoded), strict=True):
-                self._following[index] = np.array(ids, dtype=np.int32)
-                if not ids:
+        for start in range(0, len(missing), self._RECORDS):
+            batch = missing[start : start + self._RECORDS]
+            texts = [self.corpus.texts[index] for index in batch]
+            for index, ids in zip(batch, self._encode(texts, front=self._space), strict=True):
+                self._following[index] = ids
+                if not len(ids):
                     self.unusable.add(index)
+
+    def _encode(self, texts: Sequence[str], *, front: str) -> list[IntArray]:
+        """Ids of each text behind `front`; empty for one that is not usable.
+
+        A long text is encoded in pieces that are cut at spaces, as if they were records one behind the other.
+        """
+        pieces = [(number, piece) for number, text in enumerate(texts) for piece in self._pieces(text, front)]
+        found: list[list[IntArray]] = [[] for _ in texts]
+        for batch in self._batches(pieces):
+            encoded = self._tokenizer.encode_batch([piece for _, piece in batch])
+            for (number, _), ids in zip(batch, self._surviving(encoded), strict=True):
+                found[number].append(np.array(ids, dtype=np.int32))
+        return [
+            np.concatenate(parts) if parts and all(part.size for part in parts) else self._EMPTY
+            for parts in found
+        ]
+
+    def _pieces(self, text: str, front: str) -> Iterator[str]:
+        start = 0
+        while start < len(text):
+            end, gap = len(text), 0
+            if end - start > self._PIECE:
+                space = text.rfind(" ", start + 1, start + self._PIECE)
+                end, gap = (space, 1) if space > 0 else (start + self._PIECE, 0)
+            yield front + text[start:end]
+            start = end + gap
+            front = self._space if gap else ""
+
+    def _batches(self, pieces: Sequence[tuple[int, str]]) -> Iterator[Sequence[tuple[int, str]]]:
+        start = characters = 0
+        for end, (_, piece) in enumerate(pieces):
+            if end > start and characters + len(piece) > self._BATCH:
+                yield pieces[start:end]
+                start, characters = end, 0
+            characters += len(piece)
+        if start < len(pieces):
+            yield pieces[start:]
 
     def stream(
         self, pool: Sequence[int], start: int, length: int, *, first: bool
     ) -> tuple[IntArray, list[int]]:
         """At least `length` ids of the pool's records from `start` on, cyclically, and the records used.
+
+        Of a very long record no more is taken than is needed and then some.
 
         Raises `ScenarioError` when no record of the pool is usable.
         """
@@ -233,8 +286,8 @@ class EncodedCorpus:
             piece = self.first(index) if first and not used else self.following(index)
             if len(piece):
                 used.append(index)
-                pieces.append(piece)
-                total += len(piece)
+                pieces.append(piece[: length - total + LONG_TEXT])
+                total += len(pieces[-1])
             place += 1
             if place - start >= len(pool) and not used:
                 raise ScenarioError(
@@ -268,7 +321,7 @@ class EncodedCorpus:
         return self._tokenizer.encode_batch(self._tokenizer.decode_batch(batch))
 
     def _space_in_front(self) -> str:
-        texts = self.corpus.texts[:9]
+        texts = [text[:1000] for text in self.corpus.texts[:9]]
         pairs = list(zip(texts, texts[1:] or texts, strict=False))
         firsts = self._tokenizer.encode_batch([first for first, _ in pairs])
         wanted = self._tokenizer.encode_batch([f"{first} {second}" for first, second in pairs])

@@ -11,6 +11,8 @@ from prompts.corpus import Corpus, Selection, select_records
 from prompts.tokenizer import Tokenizer
 
 MOST_WINDOWS = 4096
+LONGEST_TOKEN = 32
+"""Characters, on average over a text; words are shorter."""
 """Windows tried in one record before it is given up."""
 
 
@@ -56,6 +58,7 @@ def exact_texts(
 
 def _window(tokenizer: Tokenizer, record: str, tokens: int, taken: set[str]) -> ExactText | None:
     special = frozenset(tokenizer.special_token_ids)
+    record = record[: LONGEST_TOKEN * (tokens + MOST_WINDOWS)]  # of a very long one, what all windows need
     once = len(tokenizer.encode(record))
     if not once:
         return None

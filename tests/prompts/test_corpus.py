@@ -3,13 +3,18 @@
 import hashlib
 import json
 import random
+import tracemalloc
 from collections import Counter
 from pathlib import Path
+from unittest.mock import patch
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from contract.errors import ExitCode, ScenarioError
-from prompts.corpus import Corpus, EncodedCorpus, Selection, load_corpus, select_records
+from prompts.corpus import Corpus, EncodedCorpus, Selection, load_corpus, normalise, select_records
 from prompts.tokenizer import Tokenizer, load_tokenizer
 
 
@@ -163,3 +168,60 @@ def test_every_line_of_gsm8k_is_read() -> None:
     assert len(corpus) == len(file.read_text(encoding="utf-8").splitlines())
     last = json.loads(file.read_text(encoding="utf-8").splitlines()[-1])["question"]
     assert corpus.texts[-1].split() == last.split()
+
+
+SPACES = " \t\n\r\x0b\x0c\x1c\x1f\x85\xa0\u2003\u2028\u3000"
+
+
+@given(st.text(st.sampled_from("ab\u82f9" + SPACES)), st.integers(1, 5))
+def test_a_long_text_is_normalised_as_a_short_one(text: str, long: int) -> None:
+    with patch("prompts.corpus.LONG_TEXT", long):
+        assert normalise(text) == " ".join(text.split())
+
+
+def test_a_record_costs_memory_with_a_small_factor_of_its_text(tmp_path: Path) -> None:
+    """Python's own memory; what the tokenizer takes is bounded by the sizes of its batches, below."""
+    text = "ab " * 700_000
+    file = write(tmp_path, json.dumps({"q": text}) + "\n")
+    del text
+    tracemalloc.start()
+    try:
+        load_corpus(file, "q")
+        assert tracemalloc.get_traced_memory()[1] < 20 * file.stat().st_size
+    finally:
+        tracemalloc.stop()
+
+
+class Batches(Counting):
+    """Also keeps how much text each call brought."""
+
+    def __init__(self, inner: Tokenizer) -> None:
+        super().__init__(inner)
+        self.characters: list[int] = []
+
+    def encode_batch(self, texts: list[str]) -> list[list[int]]:
+        self.characters.append(sum(map(len, texts)))
+        return super().encode_batch(texts)
+
+
+@pytest.mark.parametrize("unit", ["Hana has 7 apples and walks home. ", "\u82f9\u679c\u9999\u8549", "x"])
+def test_a_long_record_goes_to_the_tokenizer_in_pieces(unit: str) -> None:
+    tokenizer = Batches(load_tokenizer("builtin:demo"))
+    text = normalise(unit * (100_000 // len(unit)))
+    encoded = EncodedCorpus(corpus_of(text, "short"), tokenizer)  # type: ignore[arg-type]
+    for ids in (encoded.first(0), encoded.following(0)):
+        assert tokenizer.inner.decode(ids.tolist()).strip() == text
+        assert ids.dtype == np.int32
+    assert max(tokenizer.characters) < 40_000
+    assert encoded.unusable == set()
+    stream, used = encoded.stream([0, 1], 0, 50, first=True)
+    assert len(stream) >= 50
+    assert used == [0]
+
+
+def test_pieces_cut_at_spaces_give_the_ids_of_the_whole() -> None:
+    tokenizer = load_tokenizer("builtin:demo")
+    text = normalise("Hana has 7 apples, and Tom (her friend) has 19; they walk home. " * 500)
+    encoded = EncodedCorpus(corpus_of(text, "short"), tokenizer)
+    assert encoded.first(0).tolist() == tokenizer.encode(text)
+    assert encoded.following(0).tolist() == tokenizer.encode(" " + text)
