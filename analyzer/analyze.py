@@ -1,6 +1,7 @@
 """From a measurement to its analysis: differences, ledgers, prediction, agreement with theory, warnings."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from analyzer.actual import (
@@ -17,6 +18,7 @@ from analyzer.analysis import Analysis
 from analyzer.bench.analyze import analyze_bench
 from analyzer.causes import Circumstances, likely_cause, version_caveat
 from analyzer.engine_cache import engine_cache
+from analyzer.failures import Failures, failures_by_kind, told
 from analyzer.html_report.report import write_report
 from analyzer.kv_usage import kv_polling
 from analyzer.ledger_states import incomplete_ledgers, ledger_states
@@ -137,10 +139,27 @@ def measured_analysis(
     document["validation"]["ledgers"] = ledger_states(ledgers, *theory)
     document["warnings"] += run_findings(measurement)
     document["warnings"] += warnings(document, scrapes, validation)
-    if requests.failed:
-        document["warnings"].append({"code": "REQUESTS_FAILED", "message": _failed_message(document)})
+    document["warnings"] += failed_or_repeated(document, requests, directory)
     conclude(document)
     return document
+
+
+def failed_or_repeated(
+    document: dict[str, Any], requests: RequestTable, directory: MeasurementDirectory
+) -> list[dict[str, Any]]:
+    """Findings about requests that were not answered at their first attempt; notes the kinds of failures in `actual`."""
+    failures = failures_by_kind(directory) if requests.failed or requests.retried else []
+    document["actual"]["failures"] = [asdict(item) for item in failures]
+    found = []
+    if requests.failed:
+        found.append({"code": "REQUESTS_FAILED", "message": _failed_message(document)})
+    if requests.retried:
+        message = (
+            f"{requests.retried} attempts were repeated after a failure ({told(failures)}): they may have found what the "
+            f"attempt before had left in the cache; {_void(document)}"
+        )
+        found.append({"code": "ATTEMPTS_REPEATED", "message": message})
+    return found
 
 
 def require_records(directory: MeasurementDirectory, measurement: Measurement) -> None:
@@ -343,10 +362,16 @@ def actual_status(document: dict[str, Any]) -> str:
 
 def _failed_message(document: dict[str, Any]) -> str:
     actual = document["actual"]
+    kinds = told([Failures(**item) for item in actual["failures"]])
+    return f"{actual['failed_requests']} requests failed or were not sent{kinds and f' ({kinds})'}; {_void(document)}"
+
+
+def _void(document: dict[str, Any]) -> str:
+    actual = document["actual"]
     if "theory" not in document:
-        return f"{actual['failed_requests']} requests failed or were not sent"
+        return "what was to be expected is void"
     return (
-        f"{actual['failed_requests']} requests failed or were not sent; the theory of {actual['void_requests']} requests "
+        f"the theory of {actual['void_requests']} requests "
         f"({actual['void_theoretical_hit_tokens']} of {document['theory']['hit_tokens']} hit tokens) is void"
     )
 

@@ -112,7 +112,7 @@ class LoadRecord(_Part):
     concurrency: int
     stream: bool
     retries: int
-    timeout_seconds: float
+    timeout_seconds: float | None
     started: int
     finished: int
     failed: int

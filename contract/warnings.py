@@ -138,6 +138,12 @@ WARNING_TEXTS: Mapping[str, WarningText] = {
         "See the errors, remove their cause, and measure again; rates of this run are those of the requests that got "
         "through.",
     ),
+    "ATTEMPTS_REPEATED": WarningText(
+        "Requests were sent again after a failure. An attempt that was given up may have left its prompt in the cache, "
+        "where the next one finds it: the hit rate is then higher than the data was built for.",
+        "Remove the cause that the message names (driver.timeout_seconds is the longest time without a new token), or "
+        "allow no repeats (driver.retries: 0), and measure again.",
+    ),
     "REUSE_MISSING": WarningText(
         "A bench put texts into the cache, and its measured phase did not find all of them there again.",
         "Look whether prefix caching is on, whether the cache is large enough (the expectation says what fits), and who "

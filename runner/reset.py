@@ -87,9 +87,9 @@ def reset_problem(client: ControlClient, stop: threading.Event) -> str | None:
         return "service.reset_url is not configured; set it to the engine's /reset_prefix_cache"
     for attempt in range(ATTEMPTS):
         # Some versions count a missing connector as a failed reset of it: every other attempt leaves it out.
-        options = {"params": {"reset_external": "true"}} if attempt % 2 == 0 else {}
+        params = {"reset_external": "true"} if attempt % 2 == 0 else None
         try:
-            answer = client.call("POST", url, **options)
+            answer = client.call("POST", url, params=params)
         except ServiceError as error:
             return str(error)
         if answer.status == 404:

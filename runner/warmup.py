@@ -63,10 +63,10 @@ def warm_up(
 def _require_as_planned(record: RequestRecord, item: dict[str, Any], timeout_seconds: float) -> None:
     which = f"warmup of {item['group_id']} on rank {item['dp_rank']}"
     if record.error_kind is not None:
-        raise ServiceError(
-            f"{which} failed ({record.error_kind}: {record.error_text}); is service.timeout_seconds "
-            f"{timeout_seconds:g} long enough for {item['input_tokens']} tokens?"
-        )
+        failed = f"{which} failed ({record.error_kind}: {record.error_text})"
+        if record.error_kind == "timeout":
+            failed += f"; is service.timeout_seconds {timeout_seconds:g} long enough for {item['input_tokens']} tokens?"
+        raise ServiceError(failed)
     if record.prompt_tokens != item["input_tokens"]:
         raise ServiceError(
             f"{which}: the engine counts {record.prompt_tokens} tokens, {item['input_tokens']} were prepared; "

@@ -153,7 +153,10 @@ def failed_message(summary: Row) -> str:
     """Which requests failed, by phase; the kinds of error are those of the measured phase."""
     failed = [(phase["name"], phase["failed"]) for phase in summary["phases"] if phase["failed"]]
     by_phase = ", ".join(f"{count} in {name}" for name, count in failed)
-    kinds = ", ".join(f"{count} x {kind}" for kind, count in summary["errors"].items())
+    kinds = ", ".join(
+        f"{count} x {kind}{' (--timeout)' if kind == 'timeout' else ''}"
+        for kind, count in summary["errors"].items()
+    )
     return f"{sum(count for _, count in failed)} requests failed ({by_phase}){kinds and ': '}{kinds}"
 
 

@@ -11,6 +11,7 @@ from analyzer.analyze import (
     counters_part,
     differences,
     equal,
+    failed_or_repeated,
     ledgers_document,
     ledgers_of_scrapes,
     run_findings,
@@ -98,6 +99,7 @@ def image_analysis(
     document["warnings"] += _warnings(
         document, scrapes, Validation.model_validate(measurement.validation), expected, requests
     )
+    document["warnings"] += failed_or_repeated(document, requests, directory)
     conclude(document)
     return document
 
@@ -221,7 +223,4 @@ def _warnings(
             )
             more = list(dict.fromkeys(causes)) if quantity == "hits" else []
             found.append({"code": code, "message": "; ".join([f"{what} differ: {values}", *more])})
-    if requests.failed:
-        message = f"{requests.failed} requests failed or were not sent; what was to be expected is void"
-        found.append({"code": "REQUESTS_FAILED", "message": message})
     return found

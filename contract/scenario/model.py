@@ -182,7 +182,10 @@ class Service(Section):
     )
     assume_empty_cache: bool = Field(False, description="Go on, with a warning, without a reset.")
     engine_label_map: dict[str, NonNegativeInt] = Field({}, description="Prometheus engine label to rank.")
-    timeout_seconds: Seconds = 30
+    timeout_seconds: Seconds = Field(
+        30,
+        description="Longest time of a probe, a warmup request, a reset and a scrape; not of the load's requests.",
+    )
     api_key: Annotated[str, AfterValidator(_api_key)] = Field(
         "", description="Bearer token; never written. OPENAI_API_KEY is used when empty."
     )
@@ -354,7 +357,9 @@ class Driver(Section):
         None, description="Requests in flight; default aisbench.model.batch_size."
     )
     timeout_seconds: Seconds | None = Field(
-        None, description="Longest silence of a request; default service.timeout_seconds."
+        3600,
+        description="Longest time of a request without a new token; without its answer, where it does not stream. "
+        "null: no limit.",
     )
     retries: NonNegativeInt | None = Field(
         None,
@@ -404,5 +409,6 @@ class Scenario(Section):
         return self.driver.concurrency or self.aisbench.model.batch_size
 
     @property
-    def request_timeout_seconds(self) -> float:
-        return self.driver.timeout_seconds or self.service.timeout_seconds
+    def request_timeout_seconds(self) -> float | None:
+        """Of the requests of the load; those before it have `service.timeout_seconds`."""
+        return self.driver.timeout_seconds

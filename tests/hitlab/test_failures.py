@@ -121,6 +121,7 @@ def test_failed_requests_are_classified_and_take_their_theory_along(
     (error,) = errors(ended)
     theory = sum(row["theoretical_hit_tokens"] for row in read_rows(directory.full))
     assert error.startswith(f"ERROR: {len(FAULTS)} requests failed")
+    assert "2 x timeout: nothing came for 1 s after the last token; driver.timeout_seconds" in error
     assert f"{void_tokens(directory, set(failed))} of {theory} hit tokens" in error
     assert ended.out.startswith("Prefix Cache Results of task")
     assert ended.out.splitlines()[-1] == f"Detailed analysis is available at: {measurement.analysis}"
@@ -150,8 +151,13 @@ def test_a_repeated_request_is_answered_but_its_theory_is_void(
     server.formal[5] = answers(503, b"busy", "text/plain")
     ended, measurement = run(hitlab, directory)
     assert ended.code == 0, ended.err
-    actual = document(measurement.analysis)["actual"]
+    analysis = document(measurement.analysis)
+    actual = analysis["actual"]
     assert (actual["failed_requests"], actual["void_requests"]) == (0, 1)
+    assert actual["failures"] == [{"kind": "http", "attempts": 1, "text": "HTTP 503: busy"}]
+    (warning,) = [item for item in analysis["warnings"] if item["code"] == "ATTEMPTS_REPEATED"]
+    assert "1 attempts were repeated after a failure (1 x http: HTTP 503: busy)" in warning["message"]
+    assert analysis["validation"]["status"] == "PASS_WITH_WARNING"
     assert sorted(record["attempt"] for record in records_of(measurement)) == [1] * REQUESTS + [2]
 
 

@@ -44,7 +44,12 @@ def test_driver_falls_back_to_aisbench_settings() -> None:
         parse_scenario({"aisbench": {"model": {"batch_size": 7}}, "driver": {"concurrency": 3}}).concurrency
         == 3
     )
-    assert parse_scenario({"service": {"timeout_seconds": 9}}).request_timeout_seconds == 9
+
+
+def test_the_limit_of_requests_is_the_drivers_alone() -> None:
+    assert parse_scenario({"service": {"timeout_seconds": 9}}).request_timeout_seconds == 3600
+    assert parse_scenario({"driver": {"timeout_seconds": None}}).request_timeout_seconds is None
+    assert parse_scenario({"driver": {"timeout_seconds": 5}}).request_timeout_seconds == 5
 
 
 @pytest.mark.parametrize(

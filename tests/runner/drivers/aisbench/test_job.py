@@ -47,11 +47,12 @@ def test_the_scenario_counts_more_than_the_template_where_it_says_something(tmp_
     assert made["chosen"] == {"batch_size": 7, "generation_kwargs": {"top_p": 1}}
     assert made["defaults"] == {"stream": True, "max_out_len": 1, "retry": 3}
     assert made["fixed"]["abbr"] == "run_20261129_120000-vllm"
-    assert made["fixed"]["timeout_seconds"] == 30
+    assert made["fixed"]["timeout_seconds"] == 3600
     driver = {"kind": "aisbench", "concurrency": 9, "retries": 0, "timeout_seconds": 5}
     made = job({"driver": driver}, tmp_path)["model"]
     assert made["chosen"] == {"batch_size": 9, "retry": 1}
     assert made["fixed"]["timeout_seconds"] == 5
+    assert job({"driver": {"timeout_seconds": None}}, tmp_path)["model"]["fixed"]["timeout_seconds"] is None
 
 
 def test_abbreviations_are_file_names(tmp_path: Path) -> None:
