@@ -55,6 +55,11 @@ class RunDirectory:
         stamp = _create_free(now(), lambda stamp: self.runs / stamp)
         return MeasurementDirectory(self.runs / stamp)
 
+    def measurements(self) -> "list[MeasurementDirectory]":
+        """Every directory under `runs/`, oldest first, whatever has become of its measurement."""
+        roots = self.runs.iterdir() if self.runs.is_dir() else ()
+        return [MeasurementDirectory(root) for root in sorted(roots) if root.is_dir()]
+
     @classmethod
     def of_manifest(cls, manifest: Path) -> "RunDirectory":
         """The run directory that holds this manifest, wherever it has been copied to."""

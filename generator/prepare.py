@@ -1,7 +1,7 @@
 """`prepare --mode text`: the request data, written as it is made, and the manifest that seals it."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,10 +56,14 @@ def prepare(
     scenario_path: Path,
     *,
     overwrite: bool = False,
+    discard_measurements: bool = False,
     output_dir: Path | None = None,
     progress: Progress = silent,
+    note: Callable[[str], None] | None = None,
 ) -> dict[str, str]:
     """Build and write everything that a run needs. Returns the paths to show, in the guide's order.
+
+    `discard_measurements` is for `overwrite` alone. `note` gets what the user should know about where the data lies.
 
     Raises ScenarioError when the data cannot be built; then no manifest is written.
     """
@@ -76,10 +80,19 @@ def prepare(
     corpus = load_corpus(scenario.corpus.path, scenario.corpus.field)
     prompts = prompt_set(scenario, plan, tokenizer, corpus)
     scenario_sha256 = file_sha256(scenario_path)
-    directory = directory_for_prepare(
-        scenario, scenario_sha256, overwrite=overwrite or scenario.run.overwrite
+    choice = directory_for_prepare(
+        scenario,
+        scenario_sha256=scenario_sha256,
+        data_sha256=_identity(scenario, corpus, tokenizer),
+        overwrite=overwrite or scenario.run.overwrite,
+        discard_measurements=discard_measurements,
     )
+    directory = choice.directory
     with command_log(directory.log("prepare"), Redactor(scenario.service.api_key)) as log:
+        if choice.note is not None:
+            log.info(choice.note)
+            if note is not None:
+                note(choice.note)
         directory.manifest.unlink(missing_ok=True)  # from here on the directory holds no valid data
         files, unique = write_requests(directory, scenario, plan, prompts, progress)
         document = manifest_document(scenario, plan, tokenizer, corpus, prompts, directory, unique)
@@ -106,6 +119,12 @@ def prepare(
         "analysis": str(directory.analysis),
         "log": str(directory.log("prepare")),
     }
+
+
+def _identity(scenario: Scenario, corpus: Corpus, tokenizer: Tokenizer) -> str:
+    return data_sha256(
+        scenario, corpus_sha256=corpus.file_sha256, tokenizer_fingerprint=tokenizer.fingerprint
+    )
 
 
 def prompt_set(scenario: Scenario, plan: Plan, tokenizer: Tokenizer, corpus: Corpus) -> PromptSet:
@@ -279,7 +298,6 @@ def manifest_document(
 ) -> dict[str, Any]:
     """The manifest but for scenario file, artifacts and seal. Call it when all requests have been built."""
     config = effective_config(scenario)
-    identity = tokenizer.identity()
     return {
         "schema_version": "1.0",
         "plugin_version": plugin_version(),
@@ -288,13 +306,9 @@ def manifest_document(
         "run_id": directory.run_id,
         "effective_config": config,
         "effective_config_sha256": canonical_sha256(config),
-        "data_sha256": data_sha256(
-            scenario,
-            corpus_sha256=corpus.file_sha256,
-            tokenizer_fingerprint=identity["fingerprint_sha256"],
-        ),
+        "data_sha256": _identity(scenario, corpus, tokenizer),
         "corpus_sha256": corpus.file_sha256,
-        "tokenizer": {**identity, "block_size": plan.block_size},
+        "tokenizer": {**tokenizer.identity(), "block_size": plan.block_size},
         "requests": {
             "count": plan.count,
             "total_input_tokens": plan.total_input_tokens,

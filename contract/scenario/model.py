@@ -44,7 +44,7 @@ class Run(Section):
     output_dir: NonEmptyText = Field(
         "./outputs/gsm8k-prefix-cache-60", description="Base of the run directory."
     )
-    overwrite: bool = Field(False, description="Rebuild the newest prepared directory instead of a new one.")
+    overwrite: bool = Field(False, description="As prepare --overwrite, never deleting measurements.")
 
 
 class Tokenizer(Section):

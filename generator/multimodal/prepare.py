@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,10 +86,14 @@ def prepare_images(
     scenario_path: Path,
     *,
     overwrite: bool = False,
+    discard_measurements: bool = False,
     output_dir: Path | None = None,
     progress: Progress = silent,
+    note: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
     """Choose the image, write the rows and the manifest that holds it. Returns what to show (reference 4.6).
+
+    `discard_measurements` and `note` as for texts.
 
     Raises ScenarioError when the data cannot be built; then no manifest is written.
     """
@@ -111,13 +116,21 @@ def prepare_images(
             seed=scenario.run.random_seed + CORPUS_STREAM,
         )
     )
-    directory = directory_for_prepare(
-        scenario, scenario_sha256, overwrite=overwrite or scenario.run.overwrite, mode="mm"
+    choice = directory_for_prepare(
+        scenario,
+        scenario_sha256=scenario_sha256,
+        data_sha256=_identity(job, corpus, tokenizer),
+        overwrite=overwrite or scenario.run.overwrite,
+        discard_measurements=discard_measurements,
+        mode="mm",
     )
+    directory = choice.directory
     with command_log(directory.log("prepare"), Redactor(scenario.service.api_key)) as log:
+        if choice.note is not None:
+            log.info(choice.note)
+            if note is not None:
+                note(choice.note)
         directory.manifest.unlink(missing_ok=True)  # from here on the directory holds no valid data
-        for stale in directory.result.glob(f"{directory.run_id}.*.requests.jsonl"):
-            stale.unlink()
         requests = directory.result / f"{directory.run_id}.{job.name}.requests.jsonl"
         _write_rows(requests, job, texts, progress)
         _write_token_ids(directory.token_ids, texts)
@@ -153,6 +166,15 @@ def prepare_images(
         "analysis": str(directory.analysis),
         "log": str(directory.log("prepare")),
     }
+
+
+def _identity(job: _Job, corpus: Corpus, tokenizer: Tokenizer) -> str:
+    return image_data_sha256(
+        job.scenario,
+        corpus_sha256=corpus.file_sha256,
+        tokenizer_fingerprint=tokenizer.fingerprint,
+        parquet_files=parquet_listing(job.parquet_folder),
+    )
 
 
 def _write_rows(path: Path, job: _Job, texts: list[ExactText], progress: Progress) -> None:
@@ -206,7 +228,6 @@ def _manifest(
     scenario = job.scenario
     config = effective_config(scenario)
     identity = tokenizer.identity()
-    listing = parquet_listing(job.parquet_folder)
     encoded = base64.b64encode(job.image.stored.content).decode()
     return {
         "schema_version": "1.0",
@@ -218,12 +239,7 @@ def _manifest(
         "created_at": utc_now(),
         "effective_config": config,
         "effective_config_sha256": canonical_sha256(config),
-        "data_sha256": image_data_sha256(
-            scenario,
-            corpus_sha256=corpus.file_sha256,
-            tokenizer_fingerprint=identity["fingerprint_sha256"],
-            parquet_files=listing,
-        ),
+        "data_sha256": _identity(job, corpus, tokenizer),
         "corpus": {
             "path": scenario.corpus.path,
             "sha256": corpus.file_sha256,
@@ -240,7 +256,7 @@ def _manifest(
         "content_order": ["image", "text"],
         "image_encoding": "base64",
         "mmmu_parquet_dir": str(job.parquet_folder),
-        "parquet_files": listing,
+        "parquet_files": parquet_listing(job.parquet_folder),
         "selection": job.image.search.document(),
         "datasets": {
             job.name: {

@@ -7,7 +7,7 @@ import typer
 
 from contract.errors import ScenarioError
 from hitlab.arguments import ScenarioPath
-from hitlab.terminal import Terminal, print_json
+from hitlab.terminal import Terminal, print_json, print_note
 
 
 def command(
@@ -18,7 +18,17 @@ def command(
         typer.Option("--mode", metavar="text|mm", help="Kind of data. Required.", show_default=False),
     ] = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Rebuild the newest prepared directory of this task.")
+        bool,
+        typer.Option(
+            "--overwrite",
+            help="Rebuild the newest directory with this very data, unless it holds measurements.",
+        ),
+    ] = False,
+    discard_measurements: Annotated[
+        bool,
+        typer.Option(
+            "--discard-measurements", help="With --overwrite: rebuild it all the same, and delete them."
+        ),
     ] = False,
     output_dir: Annotated[
         Path | None,
@@ -34,13 +44,22 @@ def command(
         )
     if mode not in ("text", "mm"):
         raise ScenarioError(f"--mode {mode}: must be text or mm")
+    if discard_measurements and not overwrite:
+        raise ScenarioError("--discard-measurements: goes with --overwrite alone; add it")
     from generator.multimodal.prepare import prepare_images
     from generator.prepare import prepare
 
     terminal: Terminal = context.obj
     with terminal.progress() as progress:
         build = prepare if mode == "text" else prepare_images
-        shown = build(scenario, overwrite=overwrite, output_dir=output_dir, progress=progress)
+        shown = build(
+            scenario,
+            overwrite=overwrite,
+            discard_measurements=discard_measurements,
+            output_dir=output_dir,
+            progress=progress,
+            note=print_note,
+        )
     if manifest_only:
         print(shown["manifest"])
         return

@@ -11,7 +11,9 @@ import pytest
 
 from cachemodel.prediction import PlannedRequest, predict
 from contract.errors import ArtifactError, ScenarioError
+from contract.events import EventLog
 from contract.manifest import read_manifest
+from contract.redaction import Redactor
 from contract.rows import FULL_KEYS, read_rows
 from contract.run_directory import RunDirectory
 from contract.token_ids import read_token_ids
@@ -115,18 +117,103 @@ def test_a_changed_scenario_does_not_take_over_an_inspected_directory(
     assert prepare(changed)["manifest"] != summary["manifest"]
 
 
-def test_overwrite_rebuilds_the_newest_and_only_its_own_files(write_scenario: Callable[..., Path]) -> None:
-    first = RunDirectory.of_manifest(Path(prepare(write_scenario())["manifest"]))
-    second = RunDirectory.of_manifest(Path(prepare(write_scenario())["manifest"]))
+def prepared_directory(*arguments: Any, **options: Any) -> RunDirectory:
+    return RunDirectory.of_manifest(Path(prepare(*arguments, **options)["manifest"]))
+
+
+def content_of(root: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def test_overwrite_rebuilds_the_newest_of_the_same_data_and_only_its_own_files(
+    write_scenario: Callable[..., Path],
+) -> None:
+    first = prepared_directory(write_scenario())
+    second = prepared_directory(write_scenario())
     assert first.root != second.root
     (second.result / "keep.txt").write_text("mine")
-    before = first.full.read_bytes()
-    changed = write_scenario(output={"output_key": "output_tokens"})
-    again = RunDirectory.of_manifest(Path(prepare(changed, overwrite=True)["manifest"]))
-    assert again == second
+    before, manifest = content_of(first.root), second.manifest.read_bytes()
+    same_data = write_scenario(service={"metrics_url": "http://elsewhere/metrics"})
+    assert prepared_directory(same_data, overwrite=True) == second
     assert (second.result / "keep.txt").read_text() == "mine"
-    assert first.full.read_bytes() == before
-    assert "output_tokens" in next(iter(read_rows(second.requests)))
+    assert second.manifest.read_bytes() != manifest, "it was rebuilt"
+    assert content_of(first.root) == before
+
+
+@pytest.mark.parametrize("in_scenario", [False, True])
+def test_overwrite_never_touches_other_data(write_scenario: Callable[..., Path], in_scenario: bool) -> None:
+    run = {"run_id": "small", "output_dir": "out", "overwrite": in_scenario}
+    first = prepared_directory(write_scenario(run=run))
+    before = content_of(first.root)
+    changed = write_scenario(run=run, prefix_cache={"target_hit_rate": 0.25})
+    again = prepared_directory(changed, overwrite=not in_scenario)
+    assert again != first
+    assert content_of(first.root) == before
+
+
+@pytest.mark.parametrize("how", ["option", "scenario"])
+def test_measurements_are_kept_and_it_is_said_where_the_data_went(
+    write_scenario: Callable[..., Path], how: str
+) -> None:
+    path = write_scenario(run={"run_id": "small", "output_dir": "out", "overwrite": how == "scenario"})
+    first = prepared_directory(path)
+    measurement = first.new_measurement()
+    measurement.measurement.write_text("{}")
+    before, notes = content_of(first.root), []
+    again = prepared_directory(path, overwrite=how == "option", note=notes.append)
+    assert content_of(first.root) == before
+    assert again != first
+    (note,) = notes
+    assert note.startswith(
+        f"{first.root} holds 1 measurement and stays as it is; the data is written to {again.root} "
+    )
+    assert note in again.log("prepare").read_text()
+    # Also run.overwrite never deletes: the word for that is on the command line alone.
+    third = prepared_directory(path, overwrite=True, note=notes.append)
+    assert third == again, "the newest of this data holds none"
+
+
+def test_measurements_are_discarded_on_demand_alone(write_scenario: Callable[..., Path]) -> None:
+    path = write_scenario()
+    first = prepared_directory(path)
+    first.new_measurement().measurement.write_text("{}")
+    again = prepared_directory(path, overwrite=True, discard_measurements=True)
+    assert again == first
+    assert not first.runs.exists()
+    assert read_manifest(first.manifest).status == "prepared"
+
+
+def test_a_measurement_that_is_being_made_is_not_discarded(write_scenario: Callable[..., Path]) -> None:
+    path = write_scenario()
+    first = prepared_directory(path)
+    log = EventLog(first.new_measurement().events, Redactor())
+    before = content_of(first.root)
+    try:
+        with pytest.raises(ArtifactError, match="is being measured; wait for its end"):
+            prepare(path, overwrite=True, discard_measurements=True)
+    finally:
+        log.close()
+    assert content_of(first.root) == before
+
+
+def test_overwrite_takes_the_fresh_inspect_of_this_scenario(write_scenario: Callable[..., Path]) -> None:
+    """prepare, run, edit the target, inspect, prepare --overwrite."""
+    first = prepared_directory(write_scenario())
+    first.new_measurement().measurement.write_text("{}")
+    before = content_of(first.root)
+    changed = write_scenario(prefix_cache={"target_hit_rate": 0.25})
+    inspected = inspect(changed)
+    assert prepare(changed, overwrite=True)["manifest"] == inspected["manifest"]
+    assert content_of(first.root) == before
+
+
+def test_of_two_inspects_the_newest_is_taken_and_the_older_never(write_scenario: Callable[..., Path]) -> None:
+    path = write_scenario()
+    older, newer = inspect(path), inspect(path)
+    assert prepare(path)["manifest"] == newer["manifest"]
+    again = prepare(path)
+    assert again["manifest"] not in (older["manifest"], newer["manifest"])
+    assert Path(again["manifest"]).name > Path(newer["manifest"]).name, "run takes the newest"
 
 
 def test_a_failed_prepare_leaves_no_manifest(write_scenario: Callable[..., Path], tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import pytest
 from contract.documents import write_document
 from contract.errors import ArtifactError, ScenarioError
 from contract.manifest import read_manifest, seal
+from contract.run_directory import RunDirectory
 from contract.token_ids import read_token_ids
 from generator.multimodal.prepare import inspect_images, prepare_images
 from generator.validate import validate
@@ -293,12 +294,18 @@ def test_overwrite_rebuilds_and_inspect_is_taken_on(write_scenario: Write, image
     assert inspected["sends_requests"] is False
     first = prepare_images(scenario)
     assert first["manifest"] == inspected["manifest"]
-    other = write_scenario(multimodal={"mmmu_parquet_dir": "MMMU", "scenarios": ["multi_720p_5"]})
-    again = prepare_images(other, overwrite=True)
+    again = prepare_images(scenario, overwrite=True)
     assert again["manifest"] == first["manifest"]
-    assert [path.name for path in Path(first["manifest"]).parent.glob("*.requests.jsonl")] == [
-        Path(again["datasets"]["multi_720p_5"]).name
-    ]
+    other = write_scenario(multimodal={"mmmu_parquet_dir": "MMMU", "scenarios": ["multi_720p_5"]})
+    before = Path(first["manifest"]).read_bytes()
+    third = prepare_images(other, overwrite=True)
+    assert third["manifest"] != first["manifest"]
+    assert Path(first["manifest"]).read_bytes() == before, "other data is never overwritten"
+    RunDirectory.of_manifest(Path(third["manifest"])).new_measurement()
+    fourth = prepare_images(other, overwrite=True)
+    assert fourth["manifest"] != third["manifest"]
+    again = prepare_images(other, overwrite=True, discard_measurements=True)
+    assert again["manifest"] == fourth["manifest"]
 
 
 def damage_text(result: Path) -> None:
