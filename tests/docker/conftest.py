@@ -13,7 +13,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 STAND_IN = Path(__file__).with_name("docker")
 HITLAB = Path(sys.executable).with_name("hitlab")
 SCENARIO = REPOSITORY / "scenarios" / "quickstart.yaml"
-PATIENCE_SECONDS = 20
+PATIENCE_SECONDS = 120
 
 
 @dataclass(frozen=True)

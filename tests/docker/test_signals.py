@@ -13,7 +13,7 @@ from tests.docker.conftest import PATIENCE_SECONDS, REPOSITORY, StandIn
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 TARGETS = [os.kill, os.killpg]
-UNTIL_STOPPED = "trap 'kill $!; {at_end}' TERM; sleep infinity & echo >$STAND_IN/begun; wait; wait"
+UNTIL_STOPPED = "trap 'kill -KILL $!; {at_end}' TERM; sleep infinity & echo >$STAND_IN/begun; wait; wait"
 
 
 @pytest.fixture
