@@ -1,6 +1,6 @@
 """What happened between two snapshots of the same engine."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -73,8 +73,9 @@ def _sum(values: list[int | None]) -> int | None:
 def subtract(before: EngineSnapshot, after: EngineSnapshot) -> EngineDifference:
     """`after` minus `before`, per rank.
 
-    A counter that fell, a restarted engine, other ranks or other counters are findings; the numbers concerned are
-    None. With different counters (name or unit) queries and hits of all ranks are None.
+    A counter that fell, a restarted engine, other ranks or other counters are findings, one for each cause; the numbers
+    concerned are None, each with its own reason. With different counters (name or unit) queries and hits of all ranks
+    are None.
     """
     findings: list[Finding] = []
     mine, theirs = ({rank.rank: rank for rank in s.ranks} for s in (before, after))
@@ -98,7 +99,8 @@ def subtract(before: EngineSnapshot, after: EngineSnapshot) -> EngineDifference:
                 f"({after.unit}) after; both scrapes must come from one engine version",
             )
         )
-    findings.extend(_restarts(before, after))
+    restarts = _restarts(before, after)
+    findings.extend(restarts)
     fallen = (
         "another process answered, or this counter is broken (the start time is the same: no restart)"
         if same_processes(before, after)
@@ -108,7 +110,24 @@ def subtract(before: EngineSnapshot, after: EngineSnapshot) -> EngineDifference:
         _subtract_rank(mine[rank], theirs[rank], findings, same_counter=same_counter, fallen=fallen)
         for rank in sorted(mine.keys() & theirs.keys())
     )
-    return EngineDifference(ranks, after.unit, tuple(findings))
+    if restarts:  # every counter begins anew then
+        findings = [finding for finding in findings if finding.code != "COUNTER_WENT_BACKWARDS"]
+    return EngineDifference(ranks, after.unit, tuple(_one_of_each(findings)))
+
+
+def _one_of_each(findings: list[Finding]) -> Iterator[Finding]:
+    """What has one cause is one finding, which says how many more there were."""
+    alike: dict[FindingCode, list[Finding]] = {}
+    for finding in findings:
+        alike.setdefault(finding.code, []).append(finding)
+    for code, (first, *others) in alike.items():
+        if not others:
+            yield first
+            continue
+        seen, separator, meaning = first.message.partition("; ")
+        message = f"{seen} (and {len(others)} more of the kind){separator}{meaning}"
+        ranks = {finding.rank for finding in (first, *others)}
+        yield Finding(code, message, first.rank if len(ranks) == 1 else None)
 
 
 def _restarts(before: EngineSnapshot, after: EngineSnapshot) -> list[Finding]:

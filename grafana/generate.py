@@ -546,7 +546,9 @@ def history_table() -> Document:
     verdicts = {
         "PASS": {"color": "green", "index": 0},
         "PASS_WITH_WARNING": {"color": "orange", "index": 1},
-        "unknown": {"color": "red", "index": 2},
+        "failed": {"color": "red", "index": 2},
+        "interrupted": {"color": "purple", "index": 3},
+        "unknown": {"color": "text", "index": 4},
     }
     overrides.append(
         {

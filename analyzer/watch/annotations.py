@@ -11,6 +11,7 @@ from html import escape
 from typing import Any
 
 from analyzer.watch.runs import event_time
+from analyzer.watch.verdict import verdict_of
 from contract.bench import is_bench
 from contract.foreign_text import presentable
 from contract.warnings import WARNING_TEXTS, warning_message
@@ -145,9 +146,11 @@ def _verdict(
     if analysis is None:
         status = str(finished["status"]) if finished else "cut short"
         reason = (finished or {}).get("error") or failure or ""
-        return f"<b>no result</b>: {_text(status)}: {_text(str(reason))}"
-    status = "" if analysis["status"] == "complete" else f" ({escape(str(analysis['status']))})"
-    verdict = f"<b>{escape(str(analysis['validation']['status']))}</b>{status}: "
+        called = verdict_of(status, None) or "failed"
+        return f"<b>{called}</b>: no result: {_text(status)}: {_text(str(reason))}"
+    status, called = str(analysis["status"]), str(verdict_of(analysis["status"], analysis))
+    more = "" if status in ("complete", called) else f" ({escape(status)})"
+    verdict = f"<b>{escape(called)}</b>{more}: "
     if is_bench(dict(analysis)):
         return verdict + _bench_result(analysis)
     rates = ", ".join(

@@ -10,6 +10,7 @@ from analyzer.multimodal.requests import requests_of
 from analyzer.performance import Performance, measure_performance
 from analyzer.scrapes import load_scrape
 from analyzer.watch.runs import FoundMeasurement
+from analyzer.watch.verdict import verdict_of
 from contract.documents import read_document
 from contract.errors import HitLabError
 from contract.manifest import Manifest
@@ -29,6 +30,7 @@ class RunResult:
     Attributes:
         scenario: `run.run_id` of the scenario, the same for all its runs.
         mode: cold or warmup of texts; mm: images, which have no target, and a theory only once they are analysed.
+        verdict: PASS, PASS_WITH_WARNING, failed or interrupted; None: not yet known.
         phase: the one that the run is in; None when it is over.
         baseline: rank -> (query, hit) tokens that the counters stood at before the load.
         latency: name of the series -> quantile -> seconds.
@@ -76,7 +78,7 @@ def run_result(found: FoundMeasurement, manifest: Manifest) -> RunResult:
         "scenario": manifest.effective_config["run"]["run_id"],
         "mode": manifest.effective_config["prefix_cache"]["mode"] if manifest.mode == "text" else "mm",
         "status": measurement.status,
-        "verdict": None,
+        "verdict": verdict_of(measurement.status, None),
         "model": measurement.service["model"],
         "engine_kind": measurement.engine.kind if measurement.engine else None,
         "engine_version": measurement.engine.version if measurement.engine else None,
@@ -125,7 +127,7 @@ def _analysed(analysis: Mapping[str, Any]) -> dict[str, Any]:
     codes = [warning["code"] for warning in analysis["warnings"]]
     return {
         "status": analysis["status"],
-        "verdict": analysis["validation"]["status"],
+        "verdict": verdict_of(analysis["status"], analysis),
         "theory": analysis["theoretical_hit_rate"],
         "actual": actual["global_hit_rate"],
         "actual_by_rank": {

@@ -16,6 +16,7 @@ from analyzer.watch.exposition import metrics_text, service_gauges
 from analyzer.watch.results import RunResult, run_result
 from analyzer.watch.runs import FoundMeasurement, RunEvents, find_measurements
 from analyzer.watch.targets import remove_old_targets
+from analyzer.watch.verdict import verdict_of
 from analyzer.watch.web import report_path
 from contract.bench import is_bench
 from contract.documents import read_document
@@ -48,6 +49,7 @@ class _Followed:
     events: RunEvents
     signature: Signature | None = None
     result: RunResult | None = None
+    verdict: str | None = None
     wanted: tuple[Annotation, ...] = ()
     confirmed: tuple[Annotation, ...] | None = None
     recheck_at: float | None = None
@@ -122,18 +124,22 @@ class Watch:
             ),
         )
 
-    def reports(self) -> Sequence[tuple[str, str]]:
+    def reports(self) -> Sequence[tuple[str | None, str]]:
         """Path and title of every report (where there is none, of the analysis), newest first.
 
-        May be called from another thread.
+        A measurement that failed or was interrupted is there without them, too; its path is None. May be called from
+        another thread.
         """
-        found = []
-        for item in list(self._followed):
+        found: list[tuple[str | None, str]] = []
+        for item, followed in list(self._followed.items()):
             files = (item.measurement.report, item.measurement.analysis)
             best = next((path for path in files if path.is_file()), None)
-            if best is not None:
-                title = f"{item.run.run_id}, measurement {item.measurement.stamp}"
-                found.append((report_path(self._artifacts, best), title))
+            if best is None and followed.verdict is None:
+                continue
+            title = f"{item.run.run_id}, measurement {item.measurement.stamp}"
+            if followed.verdict is not None:
+                title += f": {followed.verdict}"
+            found.append((None if best is None else report_path(self._artifacts, best), title))
         return found
 
     def _look_at(self, followed: _Followed, now: float, *, exposed: bool, patient: bool) -> None:
@@ -154,7 +160,7 @@ class Watch:
         if state == followed.signature:
             return
         followed.signature = state  # first: what cannot be read is not read again until it changes
-        followed.wanted = self._annotations(followed)
+        self._conclude(followed)
         manifest = self._manifest(found)
         # A bench has no target and no theory, which is what the metrics of runs are about.
         followed.result = run_result(found, manifest) if exposed and not is_bench(manifest.document) else None
@@ -188,16 +194,22 @@ class Watch:
             self._manifests[path] = known
         return known[1]
 
-    def _annotations(self, followed: _Followed) -> tuple[Annotation, ...]:
+    def _conclude(self, followed: _Followed) -> None:
+        """How the measurement is called, and what is to be seen of it in Grafana."""
         directory, events = followed.found.measurement, followed.events
         analysed = events.ended and directory.analysis.is_file()
+        analysis = read_document(directory.analysis, "analysis") if analysed else None
         url = None
         if self._public_url is not None and directory.report.is_file():
             url = urljoin(self._public_url, report_path(self._artifacts, directory.report))
-        return annotations_of(
+        status = "failed" if followed.failure is not None else None
+        for event in events.events:
+            status = event["status"] if event["event"] == "run_finished" else status
+        followed.verdict = verdict_of(analysis["status"] if analysis else status, analysis)
+        followed.wanted = annotations_of(
             *followed.found.identity,
             events.events,
-            read_document(directory.analysis, "analysis") if analysed else None,
+            analysis,
             ended=events.ended,
             failure=followed.failure,
             report_url=url,

@@ -51,7 +51,8 @@ HEADERS = {
     "Cache-Control": "no-cache",
 }
 
-Index = Callable[[], Sequence[tuple[str, str]]]
+Index = Callable[[], Sequence[tuple[str | None, str]]]
+"""Path (None: there is no report) and title of each measurement."""
 """Path of a report -> what it is about, newest first."""
 
 
@@ -285,9 +286,11 @@ class _Handler(BaseHTTPRequestHandler):
         """Scrapes would fill the log."""
 
 
-def _index_page(reports: Sequence[tuple[str, str]]) -> bytes:
+def _index_page(reports: Sequence[tuple[str | None, str]]) -> bytes:
+    titles = ((path, escape(presentable(text))) for path, text in reports)
     rows = "".join(
-        f'<li><a href="{escape(path)}">{escape(presentable(text))}</a></li>' for path, text in reports
+        f"<li>{title}</li>" if path is None else f'<li><a href="{escape(path)}">{title}</a></li>'
+        for path, title in titles
     )
     return (
         "<!doctype html><html lang=en><meta charset=utf-8><title>HitLab reports</title>"

@@ -47,6 +47,23 @@ def test_a_counter_that_fell_is_a_finding_and_no_number():
     assert (difference.queries, difference.hits, difference.hit_rate) == (5, None, None)
 
 
+@pytest.mark.parametrize("started", [((1.0,), (2.0,)), ((None,), (None,)), ((1.0,), (1.0,))])
+def test_an_engine_that_began_anew_is_one_finding(started):
+    """Whatever fell: each number keeps its own reason."""
+    counters = {"queries": 9, "hits": 5, "prompt_tokens": 9, "generation_tokens": 3, "preemptions": 2}
+    was, now = (
+        snapshot(*(rank(i, **{name: value * factor for name, value in counters.items()}) for i in range(4)), started=at)
+        for factor, at in zip((2, 1), started, strict=True)
+    )  # fmt: skip
+    difference = subtract(was, now)
+    restarted = started[0] != started[1]
+    assert codes(difference) == [("ENGINE_RESTARTED" if restarted else "COUNTER_WENT_BACKWARDS", None)]
+    assert ("(and 19 more of the kind); " in difference.findings[0].message) is not restarted
+    for found in difference.ranks:
+        assert (found.queries, found.hits, found.preemptions) == (None, None, None)
+        assert all(f"rank {found.rank}" in found.unavailable[name] for name in counters)
+
+
 def test_optional_counters():
     before = rank(0, 1, prompt_tokens=5, request_success={"stop": 2, "length": 1}, preemptions=3)
     after = rank(

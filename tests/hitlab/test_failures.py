@@ -340,7 +340,8 @@ def test_an_engine_that_restarts_under_load_gives_no_hit_rate(
     analysis = document(measurement.analysis)
     assert ended.code != 0 or analysis["actual"]["global_hit_rate"] is None
     assert analysis["actual"]["global_hit_rate"] is None
-    assert {"COUNTER_WENT_BACKWARDS", "ENGINE_RESTARTED"} & {w["code"] for w in analysis["warnings"]}
+    codes = [warning["code"] for warning in analysis["warnings"]]
+    assert sum(code in ("COUNTER_WENT_BACKWARDS", "ENGINE_RESTARTED") for code in codes) == 1
 
 
 @pytest.mark.parametrize("refusals", [3, 1000])

@@ -72,6 +72,58 @@ def test_a_run_that_nobody_analysed_is_analysed(make: Make) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("status", "failed_requests", "called"),
+    [
+        ("complete", 0, "PASS"),
+        ("partial", 2, "failed"),
+        ("interrupted", 0, "interrupted"),
+        ("interrupted", 2, "interrupted"),
+        ("failed", 0, "failed"),
+    ],
+)
+def test_a_load_that_did_not_get_through_is_no_success(
+    make: Make,
+    grafana: FakeGrafana,
+    new_annotator: NewAnnotator,
+    status: str,
+    failed_requests: int,
+    called: str,
+) -> None:
+    """In the metrics, in the index and in Grafana alike."""
+    made = make()
+    records = made.records()
+    records = [
+        *(item._replace(error_kind="http_status", error_text="x") for item in records[:failed_requests]),
+        *records[failed_requests:],
+    ]
+    directory = made.write(records, status=status)
+    ending = event(71, "run_finished", status=status, error=None)
+    write_events(directory, [*whole_run()[:-1], ending])
+    watch = Watch(artifacts_of(made), new_annotator(), None)
+    watch.one_pass(patient=False)
+    assert directory.analysis.is_file()
+    assert samples(watch, "hitlab_run_info")[0][0]["verdict"] == called
+    ((path, title),) = watch.reports()
+    assert path is not None
+    assert title.endswith(f"measurement {directory.stamp}: {called}")
+    assert any(f"<b>{called}</b>" in text for text in grafana.texts())
+
+
+def test_a_run_that_ended_before_its_load_is_in_the_index(make: Make) -> None:
+    made = make()
+    directory = made.write(status="failed", load=None, error="no engine", error_code=4)
+    directory.requests.unlink()
+    write_events(directory, [*whole_run()[:5], event(71, "run_finished", status="failed", error="no engine")])
+    watch = Watch(artifacts_of(made), None, None)
+    watch.one_pass(patient=False)
+    assert not directory.analysis.is_file()
+    assert samples(watch, "hitlab_run_info")[0][0]["verdict"] == "failed"
+    assert watch.reports() == [
+        (None, f"{made.manifest.document['run_id']}, measurement {directory.stamp}: failed")
+    ]
+
+
 def test_the_command_gets_its_time_before_the_service_analyses(make: Make) -> None:
     made = make()
     directory = made.write()
