@@ -92,7 +92,7 @@ def _warmups(manifest: Manifest) -> list[list[list[int]]]:
     Raises ScenarioError when the tokenizer cannot be loaded or does not give what was planned.
     """
     found: list[list[list[int]]] = [[] for _ in range(int(manifest.document["dp"]["size"]))]
-    plan = sorted(manifest.warmup_plan, key=lambda item: int(item["group_id"].removeprefix("group-")))
+    plan = manifest.warmup_plan
     if not plan:
         return found
     section = manifest.effective_config["tokenizer"]

@@ -57,8 +57,9 @@ class Manifest:
 
     @property
     def warmup_plan(self) -> list[dict[str, Any]]:
+        """The warmup requests in the order of sending: by group, then rank."""
         plan: list[dict[str, Any]] = self.document["warmup"]["plan"]
-        return plan
+        return sorted(plan, key=lambda item: (int(item["group_id"].removeprefix("group-")), item["dp_rank"]))
 
 
 def read_manifest(path: Path) -> Manifest:

@@ -53,10 +53,10 @@ WARNING_TEXTS: Mapping[str, WarningText] = {
         "Reset the cache or restart the engine, external tiers included, then measure again.",
     ),
     "KV_CAPACITY": WarningText(
-        "Shared prefixes and running requests together need more KV cache than a rank has, so prefixes may be evicted "
-        "before they are used again.",
-        "Lower the concurrency, the number of groups or the lengths, or give the engine more KV cache. If eviction is "
-        "what you want to see, compare with the prediction: it replays the same cache.",
+        "A rank's KV cache is too small for this load: shared prefixes, counted once, and what running requests add to "
+        "them do not fit, or prefixes are evicted before they are used again.",
+        "Lower the concurrency, the number of groups or the lengths, or give the engine more KV cache. The message says "
+        "how many hit tokens the block model loses; if eviction is what you want to see, compare with the prediction.",
     ),
     "IMAGE_CACHE_NOT_RESET": WarningText(
         "The caches of processed images and of their encodings could not be emptied, so the engine may have known the "

@@ -5,16 +5,21 @@ what is going to differ; one that cannot be made is "not checked" with the reaso
 """
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from cachemodel.releases import pool_rules
+from contract.engine_version import parse_version
 from contract.errors import NotThisEngineError, ServiceError
 from contract.manifest import Manifest
 from contract.measurement import Check, Finding
+from contract.planned import PlannedColumns, planned_columns
 from contract.scenario import Scenario
+from contract.token_rows import TokenRows
 from prompts.tokenizer import Tokenizer
+from runner.capacity import Demand, Loss, demand, modelled_loss
 from runner.control import ControlClient, Scrape, engine_version, named, refusal, served_models
 from runner.engine_cache import EngineCache, engine_cache
 from runner.page_identity import PageProof, prove_page
@@ -145,7 +150,7 @@ def _preflight(
     cache = engine_cache(page.scrape.snapshot)
     check_prefix_caching(cache, checks)
     _check_block_size(cache, scenario, requests["input_length_summary"]["max"], checks)
-    _check_capacity(cache, scenario, manifest.document, checks)
+    _check_capacity(cache, scenario, manifest, tokenizer, version, stop, checks)
     samples = sample_prompts(manifest)
     _check_tokens(client, scenario, tokenizer, samples, checks)
     unit = cache.match_unit or scenario.tokenizer.block_size
@@ -245,30 +250,96 @@ def _check_block_size(cache: EngineCache, scenario: Scenario, longest_input: int
 
 
 def _check_capacity(
-    cache: EngineCache, scenario: Scenario, manifest: dict[str, Any], checks: CheckList
+    cache: EngineCache,
+    scenario: Scenario,
+    manifest: Manifest,
+    tokenizer: Tokenizer,
+    version: str | None,
+    stop: threading.Event,
+    checks: CheckList,
 ) -> None:
-    """All group prefixes of a rank must stay beside the requests that run there, else they evict one another."""
-    if cache.tokens_per_rank is None:
+    """What a rank holds at once must fit its pool, and what is shared must stay there until it is wanted again."""
+    plan = planned_columns(manifest.directory.full)
+    unit, ranks = scenario.tokenizer.block_size, scenario.service.dp_size
+
+    def loss(blocks: int) -> Loss:
+        warmups: list[list[list[int]]] = [[] for _ in range(ranks)]
+        for item in manifest.warmup_plan:
+            warmups[item["dp_rank"]].append(tokenizer.encode_for_server(item["prompt"]))
+        with TokenRows(manifest.directory.token_ids) as rows:
+            return modelled_loss(
+                plan,
+                rows,
+                warmups,
+                concurrency=scenario.concurrency,
+                blocks=blocks,
+                block_size=unit,
+                rules=pool_rules(parse_version(version)),
+                on_step=until_stopped(stop),
+            )
+
+    need = demand(plan, concurrency=scenario.concurrency, ranks=ranks, block_size=unit)
+    judge_capacity(cache, need, plan, unit=unit, ranks=ranks, loss=loss, checks=checks)
+
+
+def until_stopped(stop: threading.Event) -> Callable[[int], None]:
+    """A step of work that ends with ServiceError once the run is stopped."""
+
+    def step(_: int) -> None:
+        if stop.is_set():
+            raise ServiceError("stopped while the capacity was being checked")
+
+    return step
+
+
+def judge_capacity(
+    cache: EngineCache,
+    need: Demand,
+    plan: PlannedColumns,
+    *,
+    unit: int,
+    ranks: int,
+    loss: Callable[[int], Loss],
+    checks: CheckList,
+) -> None:
+    """Whether what is in use at once fits, and nothing is evicted that is wanted again.
+
+    `loss` says what a pool of so many blocks loses; it is asked only where the whole load does not fit.
+    """
+    capacity = cache.tokens_per_rank
+    if capacity is None:
         checks.not_checked("kv_capacity", cache.reason or "the engine does not tell the size of its KV cache")
         return
-    prefixes = sum(group["max_shared_prefix_tokens"] for group in manifest["groups"].values())
-    running = -(-scenario.concurrency // scenario.service.dp_size)
-    needed = prefixes + running * manifest["requests"]["longest_request_tokens"]
     detail = (
-        f"prefixes of {prefixes} tokens and {running} running requests of up to "
-        f"{manifest['requests']['longest_request_tokens']} need {needed} of {cache.tokens_per_rank} tokens per rank"
+        f"shared prefixes of {need.prefixes * unit} tokens plus {need.added * unit} that up to {need.running} running "
+        f"requests add need at most {need.blocks * unit} of {capacity} tokens per rank"
     )
-    if needed <= cache.tokens_per_rank:
-        checks.require("kv_capacity", None, detail)
+    advice = "lower concurrency, groups or lengths, or give the engine more KV cache"
+    fits = need.blocks * unit <= capacity
+    if need.whole_load * unit <= capacity:
+        checks.require("kv_capacity", None, f"{detail}; all {need.whole_load * unit} of the load stay cached")
         return
-    missing = needed - cache.tokens_per_rank
-    checks.warn(
-        "kv_capacity",
-        "KV_CAPACITY",
-        f"{detail}: {missing} too many, so prefixes may be evicted before they are used; lower concurrency, "
-        "groups or lengths, or give the engine more KV cache",
-        missing,
+    if cache.not_one_pool is not None or cache.blocks_per_rank is None:
+        why = cache.not_one_pool or "the engine does not tell how many blocks a rank has"
+        said = f"{detail}; what is evicted is not known ({why})"
+        if fits:
+            checks.require("kv_capacity", None, said)
+        else:
+            checks.warn("kv_capacity", "KV_CAPACITY", f"{said}; {advice}")
+        return
+    found = loss(cache.blocks_per_rank)
+    whole = found.requests == plan.count
+    where = "" if whole else f" in the first {found.requests} of {plan.count} requests"
+    in_turn = (
+        " when the service gives requests to its ranks in turn" if plan.lane is None and ranks > 1 else ""
     )
+    said = f"{detail}; the block model loses {found.tokens} of {found.theory} hit tokens{where}{in_turn}"
+    if found.waited:
+        said += f", and {found.waited} requests wait for room or are preempted"
+    if found.tokens or found.waited or not (whole or fits):
+        checks.warn("kv_capacity", "KV_CAPACITY", f"{said}; {advice}", found.tokens)
+    else:
+        checks.require("kv_capacity", None, said)
 
 
 def _check_tokens(

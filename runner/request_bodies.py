@@ -52,9 +52,8 @@ def _body(descriptor: int, offset: int, length: int, fixed: Mapping[str, Any]) -
 
 
 def warmup_requests(plan: list[dict[str, Any]], *, model: str, ranks: int) -> Iterator[OutgoingRequest]:
-    """The warmup plan by (group, rank) as requests that do not stream; one lane per rank, so ranks go in parallel."""
-    ordered = sorted(plan, key=lambda item: (int(item["group_id"].removeprefix("group-")), item["dp_rank"]))
-    for position, item in enumerate(ordered):
+    """The warmup plan, in its order, as requests that do not stream; one lane per rank, so ranks go in parallel."""
+    for position, item in enumerate(plan):
         body = {
             "model": model,
             "prompt": item["prompt"],

@@ -8,6 +8,8 @@ import threading
 from dataclasses import dataclass, replace
 from uuid import uuid4
 
+from cachemodel.releases import pool_rules
+from contract.engine_version import parse_version
 from contract.errors import ServiceError
 from contract.manifest import Manifest
 from contract.measurement import ImageRecord
@@ -15,6 +17,7 @@ from contract.multimodal import ImageDataset, image_dataset
 from contract.rows import read_rows
 from contract.scenario import Scenario
 from prompts.tokenizer import Tokenizer
+from runner.capacity import EqualPrompts, Loss, demand, equal_requests, modelled_loss
 from runner.control import ControlClient, engine_version
 from runner.engine_cache import EngineCache, engine_cache
 from runner.multimodal.layout import TextPlaces, find_texts
@@ -27,7 +30,9 @@ from runner.preflight import (
     check_page,
     check_prefix_caching,
     dropped_blocks,
+    judge_capacity,
     judge_hits,
+    until_stopped,
 )
 from runner.probe import Probe, ProbeResult, ask, send_probe, usage_of
 from runner.settle import quiet_scrape
@@ -84,7 +89,7 @@ def _image_preflight(
     _check_text(places, record, tokenizer, sample, checks)
     longest = record.prompt_tokens + int(manifest.document["output_tokens"])
     check_length(longest, max_model_len, checks)
-    _check_capacity(cache, scenario, longest, checks)
+    _check_capacity(cache, scenario, manifest, record, version, stop, checks)
     ranks, record = _check_ranks(
         client, urls, opening, other, places, record, page.not_counting, stop, checks
     )
@@ -194,23 +199,38 @@ def _check_text(
         )
 
 
-def _check_capacity(cache: EngineCache, scenario: Scenario, longest: int, checks: CheckList) -> None:
-    """The requests that run on a rank have to fit beside one another; they share the image's blocks."""
-    if cache.tokens_per_rank is None:
-        checks.not_checked("kv_capacity", cache.reason or "the engine does not tell the size of its KV cache")
+def _check_capacity(
+    cache: EngineCache,
+    scenario: Scenario,
+    manifest: Manifest,
+    record: ImageRecord,
+    version: str | None,
+    stop: threading.Event,
+    checks: CheckList,
+) -> None:
+    """As for text: the image's blocks once, and what each request that runs adds to them."""
+    unit, shared = record.match_unit, record.shared_tokens
+    if unit is None or shared is None:
+        checks.not_checked("kv_capacity", record.reason or "what requests share is not known")
         return
-    running = -(-scenario.concurrency // scenario.service.dp_size)
-    needed = running * longest
-    detail = f"{running} running requests of {longest} tokens need at most {needed} of {cache.tokens_per_rank} per rank"
-    if needed <= cache.tokens_per_rank:
-        checks.require("kv_capacity", None, detail)
-    else:
-        checks.warn(
-            "kv_capacity",
-            "KV_CAPACITY",
-            f"{detail}; lower concurrency or lengths, or give the engine more KV cache",
-            needed - cache.tokens_per_rank,
+    ranks = scenario.service.dp_size
+    prompts = EqualPrompts(shared, record.prompt_tokens)
+    plan = equal_requests(manifest.request_count, prompts, int(manifest.document["output_tokens"]), ranks)
+
+    def loss(blocks: int) -> Loss:
+        return modelled_loss(
+            plan,
+            prompts,
+            [[] for _ in range(ranks)],
+            concurrency=scenario.concurrency,
+            blocks=blocks,
+            block_size=unit,
+            rules=pool_rules(parse_version(version)),
+            on_step=until_stopped(stop),
         )
+
+    need = demand(plan, concurrency=scenario.concurrency, ranks=ranks, block_size=unit)
+    judge_capacity(cache, need, plan, unit=unit, ranks=ranks, loss=loss, checks=checks)
 
 
 def _check_ranks(

@@ -12,10 +12,12 @@ import pytest
 from contract.errors import ServiceError
 from contract.manifest import Manifest, read_prepared_manifest
 from contract.measurement import Check
+from contract.planned import planned_columns
 from contract.scenario import Scenario, load_scenario
 from generator.prepare import prepare
 from prompts.tokenizer import Tokenizer, load_tokenizer
 from runner import counting, reset, settle
+from runner.capacity import demand
 from runner.preflight import CheckList, Preflight, PreflightError, judge_hits, preflight
 from runner.probe import make_probe, send_probe
 from runner.reset import Reset, reset_cache
@@ -139,17 +141,20 @@ def test_a_dropped_last_block_is_found_and_counted(
     assert finding.tokens == 6 * 16, "each of the six requests hits something and loses one block"
 
 
-def test_a_small_cache_is_a_warning_with_tokens(
-    check: CheckEngine, make: MakeEngine, prepared: tuple[Scenario, Manifest]
+def test_a_small_cache_is_a_warning_with_the_tokens_that_the_model_loses(
+    check: Check, make: MakeEngine, prepared: tuple[Scenario, Manifest]
 ) -> None:
-    groups = prepared[1].document["groups"].values()
-    needed = sum(group["max_shared_prefix_tokens"] for group in groups) + 2 * (128 + 32)
-    blocks = needed // 16  # one of them a placeholder
-    found = check(make(blocks=blocks))
+    manifest = prepared[1]
+    plan = planned_columns(manifest.directory.full)
+    need = demand(plan, concurrency=4, ranks=2, block_size=16)
+    assert check(make(blocks=need.whole_load + 1)).findings == ()
+    found = check(make(blocks=need.blocks - 6))
     (finding,) = found.findings
     assert finding.code == "KV_CAPACITY"
-    assert finding.tokens == needed - (blocks - 1) * 16
-    assert check(make(blocks=-(-needed // 16) + 1)).findings == ()
+    detail = next(item.detail for item in found.checks if item.name == "kv_capacity")
+    assert f"need at most {need.blocks * 16} of {(need.blocks - 7) * 16} tokens" in detail
+    assert f"loses {finding.tokens} of {plan.theoretical_hit_tokens.sum()} hit tokens" in detail
+    assert "in turn" in detail, "two ranks, and the service chooses"
 
 
 def test_hits_are_read_from_answers_where_counters_do_not_tell(check: CheckEngine, make: MakeEngine) -> None:
