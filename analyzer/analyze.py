@@ -38,11 +38,11 @@ from analyzer.request_table import RequestTable, request_table
 from analyzer.scrapes import ScrapePair, metric_names, metrics_part, stored_pair
 from contract.analysis import prepared_analysis
 from contract.artifact_check import check_artifacts
-from contract.bench import is_bench
 from contract.command_log import command_log
 from contract.documents import write_document
 from contract.engine_version import parse_version
 from contract.errors import ExitCode, NothingMeasuredError, gravest
+from contract.kinds import is_bench
 from contract.manifest import Manifest
 from contract.measurement import Measurement
 from contract.planned import UNKNOWN

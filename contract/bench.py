@@ -1,13 +1,11 @@
 """What a bench leaves: a manifest of its kind, and a measurement with its phases and the evidence of the cache."""
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from contract.measurement import Measurement
 
-BENCH = "bench"
-"""`kind` in the manifest of a bench; manifests of prepared scenarios have none."""
 WARM_REQUESTS = "warmup.parquet"
 EXPECTED = "expected.parquet"
 ANSWERS = "answers.jsonl"
@@ -88,8 +86,3 @@ class BenchMeasurement(Measurement):
     """`measurement.json` of a bench."""
 
     bench: BenchRecord = BenchRecord()
-
-
-def is_bench(manifest: dict[str, Any]) -> bool:
-    """Whether a manifest is that of a bench."""
-    return manifest.get("kind") == BENCH

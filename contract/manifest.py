@@ -4,11 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from contract.bench import is_bench
 from contract.documents import canonical_sha256, document_text, parse_document, read_bytes
 from contract.errors import ArtifactError
+from contract.kinds import Mode, is_bench
 from contract.run_directory import RunDirectory
-from contract.scenario.rules import Mode
 
 SEAL = "manifest_sha256"
 

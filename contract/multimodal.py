@@ -9,14 +9,16 @@ import binascii
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from contract.documents import canonical_sha256, file_sha256
 from contract.errors import ArtifactError
 from contract.manifest import Manifest
 from contract.progress import Progress, silent
 from contract.rows import read_rows
-from contract.scenario import Scenario
+
+if TYPE_CHECKING:
+    from contract.scenario import Scenario
 
 ImageScenario = Literal["single_1080p", "multi_720p_5"]
 
@@ -156,7 +158,7 @@ def parquet_listing(folder: Path) -> list[list[str | int]]:
 
 
 def image_data_sha256(
-    scenario: Scenario,
+    scenario: "Scenario",
     *,
     corpus_sha256: str,
     tokenizer_fingerprint: str,

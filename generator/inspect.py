@@ -6,11 +6,11 @@ from typing import Any
 from contract.command_log import command_log
 from contract.documents import file_sha256, write_document
 from contract.effective_config import effective_config
+from contract.kinds import Mode
 from contract.manifest import seal
 from contract.redaction import Redactor
 from contract.run_directory import RunDirectory, create_run_directory
 from contract.scenario import Scenario, load_scenario
-from contract.scenario.rules import Mode
 from generator.plan.plan import Plan, build_plan
 from generator.summary import length_summary, route_counts, trajectory_summary
 from generator.version import plugin_version

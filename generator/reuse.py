@@ -7,10 +7,10 @@ from pathlib import Path
 from contract.documents import writing
 from contract.errors import ArtifactError
 from contract.events import has_writer
+from contract.kinds import Mode
 from contract.manifest import Manifest, read_manifest
 from contract.run_directory import RunDirectory, create_run_directory, existing_run_directories
 from contract.scenario import Scenario
-from contract.scenario.rules import Mode
 
 
 @dataclass(frozen=True)

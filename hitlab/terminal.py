@@ -9,16 +9,16 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from typing import TYPE_CHECKING, Any
 
 from contract.foreign_text import printable_json, visible
 from contract.progress import Progress as ProgressCallback
 from contract.progress import silent
 from contract.redaction import redacted
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+    from rich.table import Table
 
 REFRESH_SECONDS = 0.1
 TABLE_WIDTH = 200
@@ -60,8 +60,10 @@ def print_text(text: str) -> None:
     print(shown(text))
 
 
-def print_tables(*tables: Table) -> None:
+def print_tables(*tables: "Table") -> None:
     """Results as tables, on stdout: wide enough that no cell is ever cut, whatever stdout is."""
+    from rich.console import Console
+
     text = io.StringIO()
     console = Console(file=text, width=TABLE_WIDTH, markup=False, emoji=False)
     for table in tables:
@@ -95,6 +97,9 @@ class Terminal:
         if not sys.stderr.isatty():
             yield _Steps()
             return
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
         with Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=30),
@@ -108,7 +113,7 @@ class Terminal:
 class _Bars:
     """One bar per label. Updates are thinned out, so that a callback per request costs nothing."""
 
-    def __init__(self, bars: Progress) -> None:
+    def __init__(self, bars: "Progress") -> None:
         self._bars = bars
         self._tasks: dict[str, TaskID] = {}
         self._shown = 0.0

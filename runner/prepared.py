@@ -7,12 +7,12 @@ from typing import get_args
 
 from contract.data_identity import data_sha256
 from contract.errors import ArtifactError, HitLabError, ScenarioError
+from contract.kinds import Mode
 from contract.manifest import Manifest, read_manifest, read_prepared_manifest
 from contract.multimodal import image_data_sha256, parquet_listing
 from contract.run_directory import existing_run_directories
 from contract.scenario import Scenario, load_scenario
 from contract.scenario.load import read_document
-from contract.scenario.rules import Mode
 from prompts.corpus import load_corpus
 from prompts.tokenizer import Tokenizer, load_tokenizer
 

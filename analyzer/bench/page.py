@@ -12,7 +12,7 @@ from analyzer.html_report import charts, page, series
 from analyzer.html_report.drawing import Chart
 from analyzer.html_report.histogram import histogram
 from analyzer.html_report.page import Cell, ShownWarning, Table, Verdict, known
-from analyzer.html_report.report import FOLDER, drawn, environment, policy
+from analyzer.html_report.skeleton import FOLDER, drawn, environment, policy
 from analyzer.html_report.text import grouped, milliseconds, seconds
 from analyzer.performance import summarize
 from contract.documents import whole_file

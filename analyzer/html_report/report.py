@@ -1,17 +1,14 @@
 """`report.html`: a measurement on one page that needs nothing beside itself."""
 
-import base64
-import hashlib
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from analyzer.html_report import charts, page, series, text
-from analyzer.html_report.drawing import Chart, draw
+from analyzer.html_report import charts, page, series
+from analyzer.html_report.drawing import Chart
 from analyzer.html_report.histogram import histogram
+from analyzer.html_report.skeleton import FOLDER, drawn, environment, policy
 from analyzer.ledger_states import ledger_line
 from analyzer.measurements import read_measurement
 from analyzer.multimodal import page as image_page
@@ -24,8 +21,6 @@ from contract.foreign_text import visible
 from contract.manifest import Manifest
 from contract.measurement import Measurement
 from contract.run_directory import MeasurementDirectory
-
-FOLDER = Path(__file__).parent
 
 
 def write_report(
@@ -92,36 +87,6 @@ def render(manifest: Manifest, directory: MeasurementDirectory, requests: Reques
         "steps": page.steps(manifest, measurement, directory),
     }
     return visible(environment().get_template("report.html.j2").render(context))
-
-
-def environment() -> Environment:
-    environment = Environment(
-        loader=FileSystemLoader(FOLDER),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["grouped"] = text.grouped
-    return environment
-
-
-def policy(style: str) -> str:
-    """Nothing is loaded and nothing runs: only this style sheet applies."""
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    return f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
-
-
-def drawn(found: Sequence[Chart | None]) -> list[dict[str, Any]]:
-    return [
-        {
-            "chart": chart,
-            "wide": draw(chart.wide, label=f"{chart.title}. {chart.description}"),
-            "narrow": chart.narrow and draw(chart.narrow, label=f"{chart.title}. {chart.description}"),
-        }
-        for chart in found
-        if chart is not None
-    ]
 
 
 def _request_charts(analysis: dict[str, Any], requests: RequestTable | None) -> list[Chart | None]:

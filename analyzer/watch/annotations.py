@@ -12,8 +12,8 @@ from typing import Any
 
 from analyzer.watch.runs import event_time
 from analyzer.watch.verdict import verdict_of
-from contract.bench import is_bench
 from contract.foreign_text import presentable
+from contract.kinds import is_bench
 from contract.warnings import WARNING_TEXTS, warning_message
 
 LONGEST_TEXT = 2000

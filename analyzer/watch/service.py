@@ -18,9 +18,9 @@ from analyzer.watch.runs import FoundMeasurement, RunEvents, find_measurements
 from analyzer.watch.targets import remove_old_targets
 from analyzer.watch.verdict import verdict_of
 from analyzer.watch.web import report_path
-from contract.bench import is_bench
 from contract.documents import read_document
 from contract.errors import HitLabError
+from contract.kinds import is_bench
 from contract.manifest import Manifest, read_measured_manifest
 
 if TYPE_CHECKING:

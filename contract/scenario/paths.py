@@ -8,9 +8,9 @@ from typing import Any
 
 from contract.errors import ScenarioError
 from contract.files import expanded
+from contract.kinds import Mode
 from contract.scenario.load import BUILTIN, resolve_paths
 from contract.scenario.model import PLUGIN_TEMPLATE, Tokenizer
-from contract.scenario.rules import Mode
 
 
 @dataclass(frozen=True)

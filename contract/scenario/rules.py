@@ -6,10 +6,10 @@ need, so that a mistake in one section does not hide those in another.
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
 from unicodedata import category
 
 from contract.errors import ScenarioError
+from contract.kinds import Mode
 from contract.scenario.aisbench_arguments import command_line, refusals
 from contract.scenario.group_sizes import group_sizes
 from contract.scenario.length_files import INPUT_COLUMNS, OUTPUT_COLUMNS, read_lengths
@@ -28,8 +28,6 @@ from contract.scenario.model import (
     Tokenizer,
 )
 from contract.scenario.problems import Problem, show
-
-Mode = Literal["text", "mm"]
 
 UNSEEN = ("Cc", "Cf", "Zl", "Zp")
 """Unicode categories of what does not show: controls, formats (bidirectional overrides among them), line separators."""

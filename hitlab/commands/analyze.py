@@ -1,17 +1,19 @@
 """Analyse a measurement again, or two saved Prometheus scrapes. Needs no engine."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from contract.bench import is_bench
 from contract.errors import ScenarioError
-from contract.manifest import Manifest
+from contract.kinds import is_bench
 from contract.run_directory import MeasurementDirectory
 from hitlab.arguments import ManifestPath
 from hitlab.commands.run import print_ledgers, show_result
 from hitlab.terminal import Terminal, print_json, print_text, print_warning
+
+if TYPE_CHECKING:
+    from contract.manifest import Manifest
 
 
 def command(
@@ -63,7 +65,7 @@ def command(
     return int(analysis.exit_code)
 
 
-def _analyze_bench(manifest: Manifest, measurement: str | None, *, table: bool) -> int:
+def _analyze_bench(manifest: "Manifest", measurement: str | None, *, table: bool) -> int:
     from analyzer.analyze import analyze_measurement
     from analyzer.bench.table import summary_text
 

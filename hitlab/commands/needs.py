@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from contract.scenario.rules import Mode
+from contract.kinds import Mode
 from hitlab.arguments import ScenarioPath
 
 

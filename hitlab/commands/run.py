@@ -10,17 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from contract.errors import ExitCode, ScenarioError
+from contract.kinds import Mode
 from contract.progress import Progress
 from contract.run_directory import MeasurementDirectory, RunDirectory
-from contract.scenario import Scenario
-from contract.scenario.load import read_document
-from contract.scenario.rules import Mode
 from contract.warnings import warning_message
 from hitlab.arguments import ScenarioPath
 from hitlab.signals import stop_on_signals
 from hitlab.terminal import Terminal, print_error, print_note, print_tables, print_text, print_warning
 
 if TYPE_CHECKING:
+    from contract.scenario import Scenario
     from runner.engines.engine import Engine
 
 CHAT_ROUTE = "/v1/chat/completions"
@@ -79,6 +78,7 @@ def command(
         ),
     ] = False,
 ) -> int:
+    from contract.scenario.load import read_document
     from runner.measure import measure
     from runner.prepared import choose_data
 
@@ -161,13 +161,13 @@ def require_kinds(**chosen: str | None) -> None:
 
 
 def with_overrides(
-    scenario: Scenario,
+    scenario: "Scenario",
     *,
     engine: str | None = None,
     driver: str | None = None,
     config: Path | None = None,
     work_dir: Path | None = None,
-) -> tuple[Scenario, dict[str, Any]]:
+) -> tuple["Scenario", dict[str, Any]]:
     """The scenario with the command line's choices, and which they were."""
     overrides: dict[str, Any] = {}
     require_kinds(engine=engine, driver=driver)
@@ -191,7 +191,7 @@ def with_overrides(
     return scenario, overrides
 
 
-def require_endpoint(scenario: Scenario, mode: Mode) -> None:
+def require_endpoint(scenario: "Scenario", mode: Mode) -> None:
     """Texts go to completions (a chat template would shift their blocks), images to chat completions."""
     url = scenario.service.inference_url
     chat = url.rstrip("/").endswith("/chat/completions")
@@ -211,7 +211,7 @@ def require_endpoint(scenario: Scenario, mode: Mode) -> None:
 
 @contextmanager
 def running_engine(
-    scenario: Scenario, path: Path, directory: RunDirectory, progress: Progress, mode: Mode = "text"
+    scenario: "Scenario", path: Path, directory: RunDirectory, progress: Progress, mode: Mode = "text"
 ) -> Iterator[Any]:
     """The engine of the scenario, started where it is ours to start, stopped at the end of the block."""
 

@@ -5,8 +5,9 @@ import platform
 from importlib.metadata import version
 from typing import Any
 
-from contract.bench import BENCH, BenchMeasurement, BenchPhase
+from contract.bench import BenchMeasurement, BenchPhase
 from contract.events import utc_now
+from contract.kinds import BENCH
 from contract.manifest import Manifest
 from contract.measurement import EngineRecord, LoadRecord
 from contract.records import RequestRecord

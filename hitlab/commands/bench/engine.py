@@ -80,7 +80,7 @@ def _require_folder(path: Path | None) -> None:
 
 def show_summary(settings: "Settings", run: "BenchRun") -> int:
     """Analyse, print the summary, write the files, and return the exit code."""
-    from analyzer.analyze import analyze_measurement
+    from analyzer.bench.analyze import analyze_bench
     from analyzer.bench.summary import quality_document
     from analyzer.bench.table import summary_text
     from contract.documents import write_document
@@ -88,7 +88,7 @@ def show_summary(settings: "Settings", run: "BenchRun") -> int:
 
     general = settings.general
     manifest = read_measured_manifest(run.manifest.directory.manifest)
-    analysis = analyze_measurement(manifest, run.measurement.stamp)
+    analysis = analyze_bench(manifest, run.measurement.stamp)
     summary = analysis.document
     print_text(summary_text(summary))
     written = [run.measurement.report]
@@ -112,12 +112,12 @@ def show_summary(settings: "Settings", run: "BenchRun") -> int:
 @contextmanager
 def _shown(terminal: Terminal, settings: "Settings", tally: "Tally") -> Iterator[Progress]:
     """The live panel on a terminal, one line per step elsewhere, nothing when it is to be quiet."""
-    from hitlab.commands.bench.live import panel
-
     quiet = Terminal(quiet=terminal.quiet or settings.general.quiet)
     if quiet.quiet or not sys.stderr.isatty():
         with quiet.progress() as progress:
             yield progress
         return
+    from hitlab.commands.bench.live import panel
+
     with panel(settings.workload.name, tally) as progress:
         yield progress

@@ -10,8 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from contract.bench import ANSWERS, BENCH, BenchMeasurement
+from contract.bench import ANSWERS, BenchMeasurement
 from contract.documents import write_document
+from contract.kinds import BENCH
 from contract.manifest import Manifest, seal
 from contract.records import RequestRecord, to_batch
 from contract.run_directory import MeasurementDirectory, RunDirectory
