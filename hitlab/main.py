@@ -81,7 +81,7 @@ def main(arguments: list[str] | None = None) -> None:
     debug = "--debug" in arguments
     try:
         load_secrets()
-        code = app(arguments, standalone_mode=False)
+        code = app(arguments, standalone_mode=False, prog_name="hitlab")
     except HitLabError as error:
         print_error(str(error))
         if debug:

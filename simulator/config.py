@@ -4,6 +4,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 
+from contract.options import Unit
+
 Count = Annotated[int, Field(ge=1)]
 Rate = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -13,28 +15,43 @@ class SimulatorConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    model_name: Annotated[str, Field(min_length=1, description="served model name")] = "demo"
-    tokenizer: Annotated[str, Field(description="path or repository of the tokenizer")] = "builtin:demo"
-    tokenizer_revision: Annotated[str | None, Field(description="revision of a tokenizer repository")] = None
+    model_name: Annotated[str, Unit("NAME"), Field(min_length=1, description="served model name")] = "demo"
+    tokenizer: Annotated[str, Unit("PATH"), Field(description="path or repository of the tokenizer")] = (
+        "builtin:demo"
+    )
+    tokenizer_revision: Annotated[
+        str | None, Unit("REVISION"), Field(description="revision of a tokenizer repository")
+    ] = None
     trust_remote_code: Annotated[bool, Field(description="let the tokenizer run its own code")] = False
     vocab_size: Annotated[
         Count | None,
+        Unit("IDS"),
         Field(description="token ids from here on are refused; default: what the tokenizer knows"),
     ] = None
     ranks: Annotated[Count, Field(description="data-parallel ranks")] = 2
-    block_size: Annotated[Count, Field(description="tokens per KV block")] = 32
+    block_size: Annotated[Count, Unit("TOKENS"), Field(description="tokens per KV block")] = 32
     blocks_per_rank: Annotated[
-        int, Field(ge=2, description="KV blocks per rank, one of them a placeholder")
+        int, Unit("BLOCKS"), Field(ge=2, description="KV blocks per rank, one of them a placeholder")
     ] = 16384
     prefix_caching: Annotated[bool, Field(description="reuse the KV blocks of equal prefixes")] = True
-    max_model_len: Annotated[int, Field(ge=2, description="longest prompt plus answer, tokens")] = 16384
-    max_num_batched_tokens: Annotated[Count, Field(description="tokens computed per step of a rank")] = 8192
-    max_num_seqs: Annotated[Count, Field(description="requests computed at a time on a rank")] = 256
+    max_model_len: Annotated[
+        int, Unit("TOKENS"), Field(ge=2, description="longest prompt plus answer, tokens")
+    ] = 16384
+    max_num_batched_tokens: Annotated[
+        Count, Unit("TOKENS"), Field(description="tokens computed per step of a rank")
+    ] = 8192
+    max_num_seqs: Annotated[
+        Count, Unit("REQUESTS"), Field(description="requests computed at a time on a rank")
+    ] = 256
     prefill_tokens_per_second: Annotated[
-        Rate, Field(description="prompt tokens a rank computes per second; 0: takes no time")
+        Rate,
+        Unit("TOKENS/S"),
+        Field(description="prompt tokens a rank computes per second; 0: takes no time"),
     ] = 0.0
     decode_tokens_per_second: Annotated[
-        Rate, Field(description="output tokens per second of each running request; 0: takes no time")
+        Rate,
+        Unit("TOKENS/S"),
+        Field(description="output tokens per second of each running request; 0: takes no time"),
     ] = 0.0
     speed_factor: Annotated[float, Field(gt=0, allow_inf_nan=False, description="multiplies both rates")] = (
         1.0
@@ -44,16 +61,24 @@ class SimulatorConfig(BaseModel):
         False
     )
     tokens_per_image: Annotated[
-        Count | None, Field(description="placeholder tokens of every image; default: one per patch")
+        Count | None,
+        Unit("TOKENS"),
+        Field(description="placeholder tokens of every image; default: one per patch"),
     ] = None
     patch_pixels: Annotated[
-        Count, Field(description="side of the square patch of an image that costs one token, pixels")
+        Count,
+        Unit("PIXELS"),
+        Field(description="side of the square patch of an image that costs one token, pixels"),
     ] = 28
     dev_mode: Annotated[bool, Field(description="offer the reset routes, as VLLM_SERVER_DEV_MODE=1 does")] = (
         True
     )
-    host: Annotated[str, Field(min_length=1, description="address to listen on")] = "127.0.0.1"
-    port: Annotated[int, Field(ge=0, le=65535, description="port to listen on; 0: any free one")] = 0
+    host: Annotated[str, Unit("ADDRESS"), Field(min_length=1, description="address to listen on")] = (
+        "127.0.0.1"
+    )
+    port: Annotated[
+        int, Unit("PORT"), Field(ge=0, le=65535, description="port to listen on; 0: any free one")
+    ] = 0
     api_key: Annotated[SecretStr | None, Field(description="bearer token asked of /v1 routes")] = None
 
     @model_validator(mode="after")

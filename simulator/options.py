@@ -1,13 +1,14 @@
 """Command line options of the simulator, made from the fields of its configuration."""
 
-import argparse
 import os
 from collections.abc import Sequence
 from typing import Any
 
+import click
 from pydantic import SecretStr, ValidationError
 
 from contract.errors import ScenarioError
+from contract.options import Options, field_option, flag, given
 from simulator.config import SimulatorConfig
 
 _DESCRIPTION = (
@@ -20,24 +21,19 @@ def parse_options(arguments: Sequence[str], program: str = "simulator") -> Simul
     """The configuration that command line arguments describe.
 
     Raises:
-        ScenarioError: a value, or the combination of values, is not usable.
-        SystemExit: `--help`, or an unknown option (argparse's own).
+        ScenarioError: an unknown option; a value, or the combination of values, that is not usable.
+        SystemExit: `--help`.
     """
-    parser = argparse.ArgumentParser(
-        program, description=_DESCRIPTION, formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    options = [
+        field_option(name, field) for name, field in SimulatorConfig.model_fields.items() if name != _SECRET
+    ]
+    key_from = click.Option(
+        ["--api-key-env"],
+        metavar="NAME",
+        help="Environment variable that holds the bearer token of /v1 routes.",
     )
-    for name, field in SimulatorConfig.model_fields.items():
-        if name == _SECRET:
-            continue
-        more: dict[str, Any] = {"action": argparse.BooleanOptionalAction} if field.annotation is bool else {}
-        if not more:
-            more["metavar"] = name.rpartition("_")[2].upper()
-        parser.add_argument(_flag(name), default=field.default, help=field.description, **more)
-    parser.add_argument(
-        "--api-key-env", metavar="NAME", help="environment variable that holds the bearer token of /v1 routes"
-    )
-    values = vars(parser.parse_args(arguments))
-    variable = values.pop("api_key_env")
+    values = given(program, _DESCRIPTION, [Options("Options", [*options, key_from])], arguments)
+    variable = values.pop("api_key_env", None)
     if variable is not None:
         key = os.environ.get(variable)
         if not key:
@@ -59,9 +55,5 @@ def checked_config(values: dict[str, Any]) -> SimulatorConfig:
         for entry in error.errors(include_url=False):
             message = entry["msg"].removeprefix("Value error, ")
             where = ".".join(str(part) for part in entry["loc"])
-            found.append(f"{_flag(where)}: {message}, found {entry['input']!r}" if where else message)
+            found.append(f"{flag(where)}: {message}, found {entry['input']!r}" if where else message)
         raise ScenarioError("simulator: " + "; ".join(found)) from error
-
-
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")

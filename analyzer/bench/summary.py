@@ -103,7 +103,7 @@ def summarize_bench(manifest: Manifest, directory: MeasurementDirectory) -> Row:
         "error": measurement.error,
         "config": _config(document),
         "parameters": document["settings"],
-        "facts": document["facts"],
+        "facts": {name: document["facts"][name] for name in document.get("fact_order", document["facts"])},
         "results": _results(rows, answered, seconds, found),
         "without_decode": dict(without),
         "distributions": found,

@@ -35,6 +35,7 @@ def bench_manifest(prepared: PreparedBench, run_id: str) -> dict[str, Any]:
         "size_source": prepared.size.source,
         "tokenizer": prepared.tokenizer,
         "facts": dict(prepared.plan.facts),
+        "fact_order": list(prepared.plan.facts),  # documents are stored with sorted keys
         "phases": [
             {"name": phase.name, "measured": phase.measured, "requests": len(phase.requests)}
             for phase in prepared.plan.phases

@@ -4,21 +4,24 @@ What is given on the command line wins over the config file, and both over defau
 not to be: a flag that repeats a default still wins.
 """
 
-import argparse
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn, get_args, get_origin
+from typing import Annotated, Any
 
+import click
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 
 from contract.documents import read_document, write_document
 from contract.errors import ScenarioError
+from contract.options import Options, Unit, choices_of, field_option, flag, given
 from runner.workloads import WORKLOADS
 from runner.workloads.plan import Parameters, Workload
 
 TIMEOUT_SECONDS = 600.0
+DESCRIPTION = "Send a workload to a running engine and tell what its cache made of it."
+WORKLOAD_NAMES = list(WORKLOADS)
 
 
 class General(BaseModel):
@@ -28,6 +31,7 @@ class General(BaseModel):
 
     engine_url: Annotated[
         str,
+        Unit("URL"),
         Field(
             min_length=1, description="engine, as http://localhost:8000; the key is taken from OPENAI_API_KEY"
         ),
@@ -35,19 +39,26 @@ class General(BaseModel):
     workload: Annotated[str, Field(description="what to send")]
     tokens_per_gb_kvcache: Annotated[
         int | None,
+        Unit("TOKENS"),
         Field(
             gt=0, description="tokens that a GB of KV cache holds; default: LMCache or the engine is asked"
         ),
     ] = None
-    lmcache_url: Annotated[str | None, Field(min_length=1, description="LMCache's HTTP server")] = None
+    lmcache_url: Annotated[
+        str | None, Unit("URL"), Field(min_length=1, description="LMCache's HTTP server")
+    ] = None
     model: Annotated[
-        str | None, Field(min_length=1, description="served model; default: the first that the engine names")
+        str | None,
+        Unit("NAME"),
+        Field(min_length=1, description="served model; default: the first that the engine names"),
     ] = None
     kv_cache_volume: Annotated[
-        float, Field(gt=0, allow_inf_nan=False, description="active KV cache to aim at, GB")
+        float, Unit("GB"), Field(gt=0, allow_inf_nan=False, description="active KV cache to aim at, GB")
     ] = 100.0
     seed: Annotated[int, Field(description="of all texts and orders")] = 42
-    output_dir: Annotated[Path, Field(description="where result files and the run directory go")] = Path()
+    output_dir: Annotated[
+        Path, Unit("DIR"), Field(description="where result files and the run directory go")
+    ] = Path()
     no_csv: Annotated[bool, Field(description="write no bench_results.csv")] = False
     json_summary: Annotated[bool, Field(alias="json", description="write bench_summary.json")] = False
     quiet: Annotated[bool, Field(description="show no progress; the summary is still printed")] = False
@@ -59,6 +70,7 @@ class General(BaseModel):
     ] = False
     tokenizer: Annotated[
         str | None,
+        Unit("PATH"),
         Field(
             min_length=1,
             description="the engine's tokenizer: directory, tokenizer.json or hub id; default: the engine counts "
@@ -67,6 +79,7 @@ class General(BaseModel):
     ] = None
     timeout: Annotated[
         float,
+        Unit("SECONDS"),
         Field(gt=0, allow_inf_nan=False, description="seconds of silence after which a request has failed"),
     ] = TIMEOUT_SECONDS
     reset_cache: Annotated[
@@ -74,7 +87,10 @@ class General(BaseModel):
     ] = False
     rag_output: Annotated[
         Path | None,
-        Field(description="rag-qa-quality: results per sample; default: rag_qa_quality.json in --output-dir"),
+        Unit("FILE"),
+        Field(
+            description="results per sample of rag-qa-quality; default: rag_qa_quality.json in --output-dir"
+        ),
     ] = None
 
 
@@ -116,16 +132,7 @@ def fields_of(model: type[BaseModel]) -> dict[str, FieldInfo]:
     return {field.alias or name: field for name, field in model.model_fields.items()}
 
 
-def flag(key: str) -> str:
-    return "--" + key.replace("_", "-")
-
-
 # ---- the command line ----------------------------------------------------------------------------------------------
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ScenarioError(f"{self.prog}: {message} (see {self.prog} --help)")
 
 
 def parse_arguments(arguments: Sequence[str], program: str) -> CommandLine:
@@ -135,70 +142,46 @@ def parse_arguments(arguments: Sequence[str], program: str) -> CommandLine:
         ScenarioError: an unknown flag, or one without its value.
         SystemExit: --help.
     """
-    values = vars(_parser(program).parse_args(arguments))
-    config, export = values.pop("config", None), values.pop("export_config", None)
+    values = given(program, DESCRIPTION, _sections(), arguments)
+    config, export = (Path(values.pop(key)) if key in values else None for key in ("config", "export_config"))
     interactive = not values.pop("no_interactive", False)
     return CommandLine(values, config, export, interactive)
 
 
-def _parser(program: str) -> argparse.ArgumentParser:
-    parser = _Parser(
-        program,
-        description="Send a workload to a running engine and tell what its cache made of it.",
-        argument_default=argparse.SUPPRESS,
-        allow_abbrev=False,
-    )
-    parser.add_argument(
-        "--config", metavar="FILE", type=Path, help="take settings from this JSON file; flags win over it"
-    )
-    parser.add_argument(
-        "--export-config",
-        metavar="FILE",
-        type=Path,
-        help="write all settings, found out ones included, and send no load",
-    )
-    parser.add_argument(
-        "--no-interactive", action="store_true", help="never ask; what is missing is an error"
-    )
-    for key, field in fields_of(General).items():
-        _add(parser, key, field)
-    for workload in WORKLOADS.values():
-        group = parser.add_argument_group(workload.name, workload.title)
-        for key, field in fields_of(workload.parameters).items():
-            _add(group, key, field)
-    return parser
-
-
-def _add(parser: argparse._ActionsContainer, key: str, field: FieldInfo) -> None:
-    names = ["-q", flag(key)] if key == "quiet" else [flag(key)]
-    help_text = (field.description or "").replace("%", "%%")
-    default = "" if field.is_required() else default_text(field)
-    shown = f"{help_text} (default: {default})" if default else help_text
-    if field.annotation is bool:
-        opposite = flag(key.removeprefix("no_")) if key.startswith("no_") else f"--no-{flag(key)[2:]}"
-        parser.add_argument(*names, dest=key, action="store_true", help=f"{help_text} ({opposite}: do not)")
-        parser.add_argument(opposite, dest=key, action="store_false", help=argparse.SUPPRESS)
-    elif get_origin(field.annotation) is dict:
-        parser.add_argument(*names, dest=key, action="append", metavar="KEY=VALUE", help=help_text)
-    else:
-        options = choices(key, field)
-        metavar = None if options else key.rpartition("_")[2].upper()
-        parser.add_argument(*names, dest=key, choices=options, metavar=metavar, help=shown)
+def _sections() -> list[Options]:
+    """The options in the order of the help: what all workloads have, then each workload's own."""
+    file = {"type": click.UNPROCESSED, "metavar": "FILE"}
+    own = [
+        click.Option(["--config"], help="Take settings from this JSON file; flags win over it.", **file),
+        click.Option(
+            ["--export-config"], help="Write all settings, found out ones included, and send no load.", **file
+        ),
+        click.Option(["--no-interactive"], is_flag=True, help="Never ask; what is missing is an error."),
+    ]
+    general = [
+        field_option(
+            key,
+            field,
+            short="-q" if key == "quiet" else None,
+            choices=WORKLOAD_NAMES if key == "workload" else None,
+        )
+        for key, field in fields_of(General).items()
+    ]
+    return [
+        Options("Options", [*own, *general]),
+        *(
+            Options(
+                f"{workload.name} ({workload.title})",
+                [field_option(key, field) for key, field in fields_of(workload.parameters).items()],
+            )
+            for workload in WORKLOADS.values()
+        ),
+    ]
 
 
 def choices(key: str, field: FieldInfo) -> list[str] | None:
     """What a value may be, where that is a list."""
-    if key == "workload":
-        return list(WORKLOADS)
-    return list(get_args(field.annotation)) if get_origin(field.annotation) is Literal else None
-
-
-def default_text(field: FieldInfo) -> str:
-    """As shown to people; "" for none."""
-    default = field.get_default(call_default_factory=True)
-    if default is None or isinstance(default, dict | bool):
-        return ""
-    return f"{default:g}" if isinstance(default, float) else str(default)
+    return WORKLOAD_NAMES if key == "workload" else choices_of(field)
 
 
 # ---- config files --------------------------------------------------------------------------------------------------

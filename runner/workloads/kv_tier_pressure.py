@@ -11,6 +11,7 @@ from typing import Annotated
 from pydantic import Field
 
 from contract.errors import ScenarioError
+from contract.options import Unit
 from runner.workloads.plan import (
     InFlight,
     Message,
@@ -35,12 +36,16 @@ class KvTierPressure(Parameters):
         ),
     ] = 2.0
     ktp_pool_size: Annotated[
-        int | None, Field(ge=1, description="documents in the pool; default: by the overflow factor")
+        int | None,
+        Unit("DOCUMENTS"),
+        Field(ge=1, description="documents in the pool; default: by the overflow factor"),
     ] = None
     ktp_docs_per_request: Annotated[int, Field(ge=1, description="documents of each request")] = 16
-    ktp_context_length: Annotated[int, Field(ge=1, description="tokens of each document")] = 2560
+    ktp_context_length: Annotated[int, Unit("TOKENS"), Field(ge=1, description="tokens of each document")] = (
+        2560
+    )
     ktp_system_prompt_length: Annotated[
-        int, Field(ge=0, description="tokens of the shared system prompt; 0: none")
+        int, Unit("TOKENS"), Field(ge=0, description="tokens of the shared system prompt; 0: none")
     ] = 256
     ktp_num_requests: Annotated[int, Field(ge=1, description="measured requests")] = 200
     ktp_access_skew: Annotated[
@@ -52,7 +57,9 @@ class KvTierPressure(Parameters):
         ),
     ] = 0.0
     ktp_num_inflight_requests: Annotated[int, Field(ge=1, description="most requests in flight")] = 8
-    ktp_max_output_length: Annotated[int, Field(ge=1, description="most tokens of each answer")] = 1
+    ktp_max_output_length: Annotated[
+        int, Unit("TOKENS"), Field(ge=1, description="most tokens of each answer")
+    ] = 1
 
 
 def plan(parameters: KvTierPressure, resources: Resources) -> Plan:
@@ -83,12 +90,20 @@ def plan(parameters: KvTierPressure, resources: Resources) -> Plan:
         "Documents in the pool": pool,
         "Working set (tokens)": pool * parameters.ktp_context_length,
     }
+    notes: list[str] = []
     if resources.tier_tokens:
+        overflow = pool * parameters.ktp_context_length / resources.tier_tokens
         facts["Tier to overflow (tokens)"] = resources.tier_tokens
-        facts["Overflow (x)"] = round(pool * parameters.ktp_context_length / resources.tier_tokens, 3)
+        facts["Overflow (x)"] = round(overflow, 3)
+        if overflow <= 1:
+            notes.append(
+                f"the pool fills {overflow:.2f} of the tier: nothing overflows, and all of it may stay there; a larger "
+                "--ktp-pool-size or --ktp-overflow-factor overflows it"
+            )
     return Plan(
         phases=(Phase("sweep over the pool", False, sweep, pace), Phase("draws", True, measured, pace)),
         facts=facts,
+        notes=tuple(notes),
         needs_blend=each > 1,
     )
 

@@ -11,6 +11,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from contract.options import Unit
 from runner.workloads.plan import (
     InFlight,
     Message,
@@ -29,16 +30,18 @@ MOST_LISTED = 10
 
 class LongDocPermutator(Parameters):
     ldp_num_contexts: Annotated[int, Field(ge=1, description="different documents")] = 5
-    ldp_context_length: Annotated[int, Field(ge=1, description="tokens of each document")] = 5000
+    ldp_context_length: Annotated[int, Unit("TOKENS"), Field(ge=1, description="tokens of each document")] = (
+        5000
+    )
     ldp_system_prompt_length: Annotated[
-        int, Field(ge=0, description="tokens of the shared system prompt; 0: none")
+        int, Unit("TOKENS"), Field(ge=0, description="tokens of the shared system prompt; 0: none")
     ] = 1000
     ldp_num_permutations: Annotated[
         int, Field(ge=1, description="different orders to send; at most the factorial of the documents")
     ] = 10
     ldp_num_inflight_requests: Annotated[int, Field(ge=1, description="most requests in flight")] = 1
     ldp_max_output_length: Annotated[
-        int, Field(ge=1, description="most tokens of each answer; 1: prefill alone")
+        int, Unit("TOKENS"), Field(ge=1, description="most tokens of each answer; 1: prefill alone")
     ] = 128
 
 

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from contract.options import Unit
 from runner.workloads.plan import (
     Fixed,
     InFlight,
@@ -27,14 +28,18 @@ QUESTIONS = (
 
 
 class LongDocQa(Parameters):
-    ldqa_document_length: Annotated[int, Field(ge=1, description="tokens of each document")] = 10000
+    ldqa_document_length: Annotated[
+        int, Unit("TOKENS"), Field(ge=1, description="tokens of each document")
+    ] = 10000
     ldqa_query_per_document: Annotated[int, Field(ge=1, description="questions about each document")] = 2
     ldqa_shuffle_policy: Annotated[
         Literal["random", "tile"],
         Field(description="order: random, or tile (every document once per round of questions)"),
     ] = "random"
     ldqa_num_inflight_requests: Annotated[int, Field(ge=1, description="most requests in flight")] = 3
-    ldqa_max_output_length: Annotated[int, Field(ge=1, description="most tokens of each answer")] = 128
+    ldqa_max_output_length: Annotated[
+        int, Unit("TOKENS"), Field(ge=1, description="most tokens of each answer")
+    ] = 128
 
 
 def plan(parameters: LongDocQa, resources: Resources) -> Plan:

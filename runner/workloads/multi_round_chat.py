@@ -9,6 +9,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from contract.options import Unit
 from runner.workloads.plan import (
     Fixed,
     FixedRate,
@@ -28,15 +29,23 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 class MultiRoundChat(Parameters):
     mrc_shared_prompt_length: Annotated[
-        int, Field(ge=0, description="tokens of the system prompt that all users share")
+        int, Unit("TOKENS"), Field(ge=0, description="tokens of the system prompt that all users share")
     ] = 2000
     mrc_chat_history_length: Annotated[
-        int, Field(ge=1, description="tokens of the history that each user begins with")
+        int, Unit("TOKENS"), Field(ge=1, description="tokens of the history that each user begins with")
     ] = 10000
-    mrc_user_input_length: Annotated[int, Field(ge=1, description="tokens of each query")] = 50
-    mrc_output_length: Annotated[int, Field(ge=1, description="most tokens of each answer")] = 200
-    mrc_qps: Annotated[Positive, Field(description="queries per second, all users together")] = 1.0
-    mrc_duration: Annotated[Positive, Field(description="seconds in which queries start")] = 60.0
+    mrc_user_input_length: Annotated[int, Unit("TOKENS"), Field(ge=1, description="tokens of each query")] = (
+        50
+    )
+    mrc_output_length: Annotated[
+        int, Unit("TOKENS"), Field(ge=1, description="most tokens of each answer")
+    ] = 200
+    mrc_qps: Annotated[Positive, Unit("QPS"), Field(description="queries per second, all users together")] = (
+        1.0
+    )
+    mrc_duration: Annotated[
+        Positive, Unit("SECONDS"), Field(description="seconds in which queries start")
+    ] = 60.0
 
 
 def plan(parameters: MultiRoundChat, resources: Resources) -> Plan:

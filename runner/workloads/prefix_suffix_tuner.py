@@ -11,6 +11,7 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from contract.errors import ScenarioError
+from contract.options import Unit
 from runner.workloads.plan import (
     Fixed,
     InFlight,
@@ -33,13 +34,15 @@ PAUSE_SECONDS = 5.0
 
 class PrefixSuffixTuner(Parameters):
     psf_context_length: Annotated[
-        int, Field(ge=1, description="tokens of each request: prefix, breaker, suffix")
+        int, Unit("TOKENS"), Field(ge=1, description="tokens of each request: prefix, breaker, suffix")
     ] = 8000
     psf_prefix_ratio: Annotated[
         float, Field(gt=0, lt=1, description="share of the prefix in it, between 0 and 1")
     ] = 0.8
     psf_thrash: Annotated[
-        float, Field(gt=0, allow_inf_nan=False, description="size of the cache tier to overflow, GB")
+        float,
+        Unit("GB"),
+        Field(gt=0, allow_inf_nan=False, description="size of the cache tier to overflow, GB"),
     ] = 20.0
 
     @property
@@ -101,9 +104,26 @@ def plan(parameters: PrefixSuffixTuner, resources: Resources) -> Plan:
             "Overflow by prefixes (x)": round(prefixes * parameters.prefix_tokens / tier, 3),
             "Overflow by whole requests (x)": round(prefixes * parameters.psf_context_length / tier, 3),
         },
+        notes=_notes(prefixes, parameters, tier),
         meaningless_without_warmup=(
             "pass 2 measures what pass 1 left in the cache, and pass 1 was not sent: these numbers are not meaningful"
         ),
+    )
+
+
+def _notes(prefixes: int, parameters: PrefixSuffixTuner, tier: float) -> tuple[str, ...]:
+    """Whole prefixes may fill less than the tier, above all when it holds few of them."""
+    by_prefixes = prefixes * parameters.prefix_tokens / tier
+    if by_prefixes > 1:
+        return ()
+    by_requests = prefixes * parameters.psf_context_length / tier
+    what = (
+        "nothing overflows, and pass 2 finds in it what pass 1 left"
+        if by_requests <= 1
+        else f"they overflow it only with breakers and suffixes ({by_requests:.2f} of it), which a cache may not keep"
+    )
+    return (
+        f"the prefixes fill {by_prefixes:.2f} of the tier: {what}; a smaller --psf-context-length overflows it",
     )
 
 

@@ -13,6 +13,7 @@ from typing import Annotated
 from pydantic import Field, field_validator
 
 from contract.errors import ScenarioError
+from contract.options import Unit
 from runner.workloads.plan import (
     Fixed,
     InFlight,
@@ -43,19 +44,25 @@ TemplateValue = bool | int | str
 class RagQaQuality(Parameters):
     rag_dataset: Annotated[
         str,
+        Unit("NAME|FILE"),
         Field(
             min_length=1, description="musique, hotpotqa, or a .json, .jsonl or .parquet file of questions"
         ),
     ]
     rag_num_samples: Annotated[int, Field(ge=1, description="questions, in the order of the data set")] = 50
     rag_max_output_length: Annotated[
-        int, Field(ge=1, description="most tokens of an answer; reasoning and the tags must fit in")
+        int,
+        Unit("TOKENS"),
+        Field(ge=1, description="most tokens of an answer; reasoning and the tags must fit in"),
     ] = 1024
     rag_doc_align_tokens: Annotated[
-        int, Field(ge=1, description="passages are filled up to a multiple of this (LMCache's chunk size)")
+        int,
+        Unit("TOKENS"),
+        Field(ge=1, description="passages are filled up to a multiple of this (LMCache's chunk size)"),
     ] = 256
     rag_template_kwargs: Annotated[
         dict[str, TemplateValue],
+        Unit("KEY=VALUE"),
         Field(
             default_factory=dict,
             description="variable of the chat template, KEY=VALUE; may be given several times",

@@ -4,6 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from contract.options import Unit
 from runner.workloads.plan import (
     AllAtOnce,
     Message,
@@ -18,7 +19,9 @@ from runner.workloads.plan import (
 
 
 class RandomPrefill(Parameters):
-    rp_request_length: Annotated[int, Field(ge=1, description="tokens of each request")] = 10000
+    rp_request_length: Annotated[int, Unit("TOKENS"), Field(ge=1, description="tokens of each request")] = (
+        10000
+    )
     rp_num_requests: Annotated[int, Field(ge=1, description="requests, all sent at once")] = 50
 
 

@@ -20,9 +20,10 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from contract.errors import ScenarioError
+from contract.options import default_text
 from hitlab.terminal import shown
 from runner.bench.engine import base_url
-from runner.bench.settings import General, choices, default_text, fields_of, resolve
+from runner.bench.settings import General, choices, fields_of, resolve
 from runner.workloads import WORKLOADS
 
 BACK = "<"

@@ -201,6 +201,7 @@ Engine URL:                                     http://e
 Model:                                                 m
 Workload:                                    long-doc-qa
 Seed:                                                 42
+Working set (tokens):                               6000
 Documents:                                             4
 ----------------------- Results ------------------------
 Successful requests:                                   2

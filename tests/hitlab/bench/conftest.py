@@ -30,7 +30,7 @@ WORKLOADS: dict[str, list[str]] = {
         *("--ldp-num-contexts", "4", "--ldp-context-length", "200", "--ldp-system-prompt-length", "100"),
         *("--ldp-max-output-length", "3",),
     ],
-    "prefix-suffix-tuner": ["--psf-context-length", "800", "--psf-thrash", "0.4", "--tokens-per-gb-kvcache", "6000"],
+    "prefix-suffix-tuner": ["--psf-context-length", "800", "--psf-thrash", "0.3166", "--tokens-per-gb-kvcache", "6000"],
     "random-prefill": ["--rp-request-length", "300", "--rp-num-requests", "10"],
     "kv-tier-pressure": [
         *("--ktp-pool-size", "8", "--ktp-docs-per-request", "2", "--ktp-context-length", "150"),

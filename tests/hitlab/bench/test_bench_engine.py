@@ -57,7 +57,10 @@ def test_every_workload_is_as_the_block_model_expects(
     assert ended.code == 0, ended.err
     assert ended.out.startswith("=") and "\x1b" not in ended.out + ended.err  # noqa: PT018
     summary = summary_of(tmp_path)
-    assert set(codes(summary)) <= {"RATE_NOT_REACHED"}, "a busy machine may be late"
+    notes = (
+        {"BENCH_NOTE"} if workload == "kv-tier-pressure" else set()
+    )  # the pool is far smaller than the tier
+    assert set(codes(summary)) - {"RATE_NOT_REACHED"} == notes, "a busy machine may be late"
     warm, measured = REQUESTS[workload]
     assert summary["results"]["successful_requests"] == measured
     evidence = {entry["stage"]: entry for entry in summary["cache"]}
@@ -318,7 +321,7 @@ def test_an_engine_that_counts_is_asked_for_several_texts_at_once(
         ([], 2, "missing --engine-url, --workload"),
         (["--no-interactive"], 2, "missing --engine-url, --workload"),
         (["--engine-url", "ftp://x", "--workload", "random-prefill"], 2, "is not an address"),
-        (["--workload", "chess"], 2, "invalid choice"),
+        (["--workload", "chess"], 2, "'chess' is not one of 'long-doc-qa'"),
         (["--engine-url", "x", "--workload", "random-prefill", "--colour", "red"], 2, "--colour"),
         (
             [

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from contract.errors import ScenarioError
+from contract.options import flag
 from runner.bench.settings import (
     General,
     Settings,
     fields_of,
-    flag,
     missing,
     parse_arguments,
     read_config,

@@ -231,6 +231,26 @@ def test_prefix_suffix_tuner(write: Write) -> None:
     assert "not meaningful" in (made.plan.meaningless_without_warmup or "")
 
 
+@pytest.mark.parametrize(
+    ("thrash", "note"),
+    [
+        (
+            0.5,
+            "the prefixes fill 0.85 of the tier: they overflow it only with breakers and suffixes (1.07 of it)",
+        ),
+        (0.2, "the prefixes fill 0.53 of the tier: nothing overflows"),
+        (0.3166, None),
+    ],
+)
+def test_prefix_suffix_tuner_says_when_nothing_overflows(
+    write: Write, thrash: float, note: str | None
+) -> None:
+    """4 prefixes of 640 tokens in 3,000, 1 in 1,200, 3 in 1,899."""
+    notes = write("prefix-suffix-tuner", context_length=800, prefix_ratio=0.8, thrash=thrash).plan.notes
+    assert len(notes) == (note is not None)
+    assert note is None or notes[0].startswith(note)
+
+
 def test_prefix_suffix_tuner_ignores_the_volume(write: Write) -> None:
     one, other = (
         write("prefix-suffix-tuner", context_length=800, thrash=0.5, volume=v) for v in (1.0, 500.0)
@@ -285,6 +305,15 @@ def test_kv_tier_pressure(write: Write) -> None:
         assert len({part.key for part in request.messages[0].parts}) == 4, "no document twice in a request"
     assert made.plan.needs_blend
     assert not write("kv-tier-pressure", pool_size=3, docs_per_request=1, context_length=20).plan.needs_blend
+
+
+@pytest.mark.parametrize(
+    ("pool", "note"), [(9, "the pool fills 0.90 of the tier: nothing overflows"), (11, None)]
+)
+def test_kv_tier_pressure_says_when_nothing_overflows(write: Write, pool: int, note: str | None) -> None:
+    options = {"docs_per_request": 2, "context_length": 100, "num_requests": 1, "tier_tokens": 1000}
+    notes = write("kv-tier-pressure", pool_size=pool, **options).plan.notes
+    assert [text[: len(note or "")] for text in notes] == ([] if note is None else [note])
 
 
 def test_kv_tier_pressure_is_sized_by_the_tier(write: Write) -> None:
