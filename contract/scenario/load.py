@@ -9,6 +9,7 @@ from pydantic import BaseModel, ValidationError
 
 from contract.errors import ScenarioError
 from contract.files import MIB, exists, expanded, read_file
+from contract.kinds import Mode
 from contract.scenario import rules
 from contract.scenario.model import (
     Aisbench,
@@ -31,7 +32,7 @@ LARGEST_YAML = 8 * MIB
 """YAML is read some twenty times slower than JSON, and needs as much more memory while it is read."""
 
 
-def load_scenario(path: Path, mode: rules.Mode = "text") -> Scenario:
+def load_scenario(path: Path, mode: Mode = "text") -> Scenario:
     """The scenario in `path`, checked; relative paths resolved against its folder.
 
     In mode "mm" `prefix_cache` and `tokenizer.block_size` are neither checked nor used (reference 1.1).
@@ -59,7 +60,7 @@ def parse_scenario(
     *,
     source: str = "scenario",
     folder: Path | None = None,
-    mode: rules.Mode = "text",
+    mode: Mode = "text",
     files: bool = True,
 ) -> Scenario:
     """`raw` (a JSON-like object) as a checked Scenario. Paths are resolved against `folder`, default the current one.
@@ -84,7 +85,7 @@ def parse_scenario(
     return scenario
 
 
-def _for_mode(raw: Mapping[str, Any], mode: rules.Mode) -> dict[str, Any]:
+def _for_mode(raw: Mapping[str, Any], mode: Mode) -> dict[str, Any]:
     document = dict(raw)
     if mode == "mm":
         document.pop("prefix_cache", None)
@@ -96,7 +97,7 @@ def _for_mode(raw: Mapping[str, Any], mode: rules.Mode) -> dict[str, Any]:
 SectionModel = TypeVar("SectionModel", bound=BaseModel)
 
 
-def _rule_problems(document: Mapping[str, Any], mode: rules.Mode, *, files: bool) -> Iterator[Problem]:
+def _rule_problems(document: Mapping[str, Any], mode: Mode, *, files: bool) -> Iterator[Problem]:
     """Rules over the sections that are valid by themselves; a broken section silences only rules that need it."""
 
     def section(name: str, model: type[SectionModel]) -> SectionModel | None:

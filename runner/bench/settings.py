@@ -150,11 +150,18 @@ def parse_arguments(arguments: Sequence[str], program: str) -> CommandLine:
 
 def _sections() -> list[Options]:
     """The options in the order of the help: what all workloads have, then each workload's own."""
-    file = {"type": click.UNPROCESSED, "metavar": "FILE"}
     own = [
-        click.Option(["--config"], help="Take settings from this JSON file; flags win over it.", **file),
         click.Option(
-            ["--export-config"], help="Write all settings, found out ones included, and send no load.", **file
+            ["--config"],
+            type=click.UNPROCESSED,
+            metavar="FILE",
+            help="Take settings from this JSON file; flags win over it.",
+        ),
+        click.Option(
+            ["--export-config"],
+            type=click.UNPROCESSED,
+            metavar="FILE",
+            help="Write all settings, found out ones included, and send no load.",
         ),
         click.Option(["--no-interactive"], is_flag=True, help="Never ask; what is missing is an error."),
     ]
