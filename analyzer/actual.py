@@ -7,7 +7,7 @@ import numpy as np
 
 from analyzer.request_table import Flags, RequestTable
 from contract.planned import UNKNOWN
-from enginemetrics.difference import EngineDifference, RankDifference
+from enginemetrics.difference import EngineDifference, RankDifference, stood_still
 
 DIFFERING_SHOWN = 20
 
@@ -74,23 +74,13 @@ def _no_rate(difference: EngineDifference) -> str | None:
 
 
 def why_not_measurable(difference: EngineDifference, requests: RequestTable) -> str | None:
-    """Why counters that stood still are no hit rate of 0: the answers say that there were tokens, or hits.
-
-    Some engines never move these counters (vLLM-Ascend with BalanceScheduler or hybrid models). Hits that an external
-    tier served are none of the engine's own cache, so they do not count against it.
-    """
+    """Why counters that stood still are no hit rate of 0: the answers say that there were tokens, or hits."""
     answered = requests.answered
-    prompt_tokens = _known_sum(requests.prompt_tokens[answered])
-    cached_tokens = _known_sum(requests.cached_tokens[answered])
-    advice = "this engine does not report its prefix cache there"
-    if difference.queries == 0 and prompt_tokens:
-        return (
-            f"not measurable from counters: they show 0 queries, the answers {prompt_tokens} tokens; {advice}"
-        )
-    external = sum_known([rank.external_hits for rank in difference.ranks]) or 0
-    if difference.queries and difference.hits == 0 and cached_tokens > external:
-        return f"not measurable from counters: they show 0 hits, the answers {cached_tokens} cached tokens; {advice}"
-    return None
+    return stood_still(
+        difference,
+        prompt_tokens=_known_sum(requests.prompt_tokens[answered]),
+        cached_tokens=_known_sum(requests.cached_tokens[answered]),
+    )
 
 
 def _known_sum(values: Any) -> int:

@@ -146,8 +146,11 @@ WARNING_TEXTS: Mapping[str, WarningText] = {
     ),
     "REUSE_MISSING": WarningText(
         "A bench put texts into the cache, and its measured phase did not find all of them there again.",
-        "Look whether prefix caching is on, whether the cache is large enough (the expectation says what fits), and who "
-        "else uses the engine.",
+        "The message says what the ledgers tell of the cause. The expectation says what fits the cache.",
+    ),
+    "PREFIX_CACHING_OFF": WarningText(
+        "The engine says in its own metrics that its prefix caching is off, so a bench measures it without reuse.",
+        "Start vLLM with --enable-prefix-caching to measure reuse; leave it off for a baseline.",
     ),
     "NO_WARMUP": WarningText(
         "The warm phases were skipped, and what this workload measures is what they leave in the cache.",

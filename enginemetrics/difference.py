@@ -130,6 +130,26 @@ def _one_of_each(findings: list[Finding]) -> Iterator[Finding]:
         yield Finding(code, message, first.rank if len(ranks) == 1 else None)
 
 
+def stood_still(difference: EngineDifference, *, prompt_tokens: int, cached_tokens: int) -> str | None:
+    """Why counters that stood still are no hit rate of 0; None: they moved, or nothing says that they should have.
+
+    Some engines never move them (vLLM-Ascend with BalanceScheduler or hybrid models). Hits that an external tier served
+    are none of the engine's own cache, so they do not count against it.
+
+    Args:
+        prompt_tokens, cached_tokens: what the answers told.
+    """
+    advice = "this engine does not report its prefix cache there"
+    if difference.queries == 0 and prompt_tokens:
+        return (
+            f"not measurable from counters: they show 0 queries, the answers {prompt_tokens} tokens; {advice}"
+        )
+    external = sum(rank.external_hits or 0 for rank in difference.ranks)
+    if difference.queries and difference.hits == 0 and cached_tokens > external:
+        return f"not measurable from counters: they show 0 hits, the answers {cached_tokens} cached tokens; {advice}"
+    return None
+
+
 def _restarts(before: EngineSnapshot, after: EngineSnapshot) -> list[Finding]:
     begun = {rank.rank: rank.counters_created for rank in before.ranks}
     changes = [

@@ -27,8 +27,8 @@ Verdict = Literal[
 class Movement:
     """Tokens by rank, ranks that did not move left out. `prompt_tokens` None: the page has no such counter.
 
-    `lookups` None: this engine counts blocks, so no number of tokens can be asked of them. `at_zero`: no lookup has ever
-    been counted on this page.
+    `lookups` None: this engine counts blocks, or looks nothing up, so no number of tokens can be asked of them.
+    `at_zero`: no lookup has ever been counted on this page.
     """
 
     difference: EngineDifference
@@ -54,15 +54,15 @@ class Movement:
         return "more" if seen == "more" else "missing"
 
 
-def movement(before: EngineSnapshot, after: EngineSnapshot) -> Movement:
-    """What moved between two pages."""
+def movement(before: EngineSnapshot, after: EngineSnapshot, *, looks_up: bool = True) -> Movement:
+    """What moved between two pages. `looks_up` False: the engine's prefix caching is off."""
     difference = subtract(before, after)
     witnesses = {rank.rank: rank.prompt_tokens for rank in difference.ranks}
     known = {rank: tokens for rank, tokens in witnesses.items() if tokens is not None}
     return Movement(
         difference,
         {rank.rank: rank.queries for rank in difference.ranks if rank.queries}
-        if difference.unit == "tokens"
+        if looks_up and difference.unit == "tokens"
         else None,
         {rank: tokens for rank, tokens in known.items() if tokens} if len(known) == len(witnesses) else None,
         not any(rank.queries for rank in after.ranks),

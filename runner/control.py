@@ -109,7 +109,8 @@ class ControlClient:
         """A completion of one token, as a session of its own; may run beside others."""
         body = {"model": self.engine.model, "prompt": text, "max_tokens": 1, "temperature": 0}
         url = self.engine.base_url + "/v1/completions"
-        return self.call("POST", url, json=body, headers=_session_headers(session))
+        headers = _session_headers(session)
+        return self.call("POST", url, login_of=self.engine.inference_url, json=body, headers=headers)
 
     def get(self, path: str) -> Answer:
         return self.call("GET", self.engine.base_url + path)

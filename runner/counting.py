@@ -27,20 +27,33 @@ class Counted:
     not_counting: str | None = None
 
 
+class OtherTrafficError(ServiceError):
+    """The counters show more than what was sent."""
+
+
 def wait_until_counted(
-    client: ControlClient, before: Scrape, sent: int, rank: int | None, stop: threading.Event
+    client: ControlClient,
+    before: Scrape,
+    sent: int,
+    rank: int | None,
+    stop: threading.Event,
+    *,
+    looks_up: bool = True,
 ) -> Counted:
     """Wait until the counters have moved by `sent` tokens, on `rank` where one is given.
 
+    `looks_up` False: prefix caching is off, so only the front end's counters move.
+
     Raises:
         NotThisEngineError: the page is not, or not alone, that of the engine that answered.
-        ServiceError: other ranks, other traffic, or counters that show something else.
+        OtherTrafficError: it shows more than that.
+        ServiceError: other ranks, or counters that show something else.
     """
     begun = time.monotonic()
     witnessed: float | None = None
     while True:
         after = client.scrape()
-        moved = movement(before.snapshot, after.snapshot)
+        moved = movement(before.snapshot, after.snapshot, looks_up=looks_up)
         if moved.difference.findings:
             finding = moved.difference.findings[0]
             raise (NotThisEngineError if finding.code == NotThisEngineError.code else ServiceError)(
@@ -50,7 +63,8 @@ def wait_until_counted(
         if verdict == "counted":
             return Counted(after, _hits(moved))
         if verdict in ("elsewhere", "more"):  # waiting mends neither
-            raise ServiceError(_problem(verdict, moved, sent, rank))
+            kind = OtherTrafficError if verdict == "more" else ServiceError
+            raise kind(_problem(verdict, moved, sent, rank))
         late = now - begun > WAIT_SECONDS or stop.is_set()
         if verdict == "not_counting":
             witnessed = witnessed or now
@@ -93,7 +107,7 @@ def _not_this_engine(client: ControlClient, moved: Movement, sent: int) -> str:
 
 def _problem(verdict: Verdict, moved: Movement, sent: int, rank: int | None) -> str:
     lookups = moved.lookups or {}
-    shown = sum(lookups.values())
+    shown = sum((lookups or moved.prompt_tokens or {}).values())
     if verdict == "elsewhere":
         return (
             f"the probe for rank {rank} was counted on rank {min(set(lookups) - {rank})} ({dict(lookups)}); the engine "

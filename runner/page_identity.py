@@ -13,6 +13,7 @@ from uuid import uuid4
 
 from contract.errors import NotThisEngineError, ServiceError
 from contract.foreign import token_count
+from contract.measurement import Finding
 from contract.usage import read_usage
 from enginemetrics.difference import subtract
 from runner.control import Answer, ControlClient, Scrape, refusal
@@ -38,12 +39,19 @@ class PageProof:
     not_counting: str | None = None
 
 
-def prove_page(client: ControlClient, before: Scrape, stop: threading.Event) -> PageProof:
-    """Prove it, on an idle engine. `before`: its page a moment ago.
+def foreign_page(error: BaseException) -> tuple[Finding, ...]:
+    """The finding that an error is: a page of another engine. None is left out."""
+    return (Finding(code=error.code, message=error.reason),) if isinstance(error, NotThisEngineError) else ()
+
+
+def prove_page(
+    client: ControlClient, before: Scrape, stop: threading.Event, *, looks_up: bool = True
+) -> PageProof:
+    """Prove it, on an idle engine. `before`: its page a moment ago. `looks_up` False: its prefix caching is off.
 
     Raises:
         NotThisEngineError: it is another one's, or one of several engines'.
-        ServiceError: the engine cannot be asked, or other traffic is there.
+        OtherTrafficError: the engine is not idle. ServiceError: it cannot be asked.
     """
     _require_one_engine(client)
     before = _read_again(client, before)
@@ -60,7 +68,7 @@ def prove_page(client: ControlClient, before: Scrape, stop: threading.Event) -> 
             scrape, "", not_checked=f"short prompts were sent to {client.engine.base_url}: {reason}"
         )
     sent = sum(count for count in tokens if count is not None)
-    counted = wait_until_counted(client, before, sent, None, stop)
+    counted = wait_until_counted(client, before, sent, None, stop, looks_up=looks_up)
     return PageProof(
         _read_again(client, counted.scrape),
         f"shows the {sent} tokens of {PROMPTS} short prompts, and is one process's in {2 * READS} reads",

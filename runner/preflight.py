@@ -22,7 +22,7 @@ from prompts.tokenizer import Tokenizer
 from runner.capacity import Demand, Loss, demand, modelled_loss
 from runner.control import ControlClient, Scrape, engine_version, named, refusal, served_models
 from runner.engine_cache import EngineCache, engine_cache
-from runner.page_identity import PageProof, prove_page
+from runner.page_identity import PageProof, foreign_page, prove_page
 from runner.probe import Probe, ProbeResult, make_probe, send_probe
 from runner.settle import quiet_scrape
 from runner.tokenizer_check import sample_prompts, tokens_differ
@@ -79,9 +79,7 @@ def finding_of(error: BaseException) -> Finding | None:
     """The finding that an error is, where its reason has a code of its own."""
     if isinstance(error, PreflightError):
         return error.finding
-    if isinstance(error, NotThisEngineError):
-        return Finding(code=error.code, message=error.reason)
-    return None
+    return next(iter(foreign_page(error)), None)
 
 
 class CheckList:

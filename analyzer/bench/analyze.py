@@ -2,7 +2,7 @@
 
 from analyzer.analysis import Analysis
 from analyzer.bench.page import write_page
-from analyzer.bench.summary import exit_code, failed_message, summarize_bench
+from analyzer.bench.summary import exit_code, failed_message, no_ledger, summarize_bench
 from contract.command_log import command_log
 from contract.documents import write_document
 from contract.errors import ArtifactError, ExitCode
@@ -22,5 +22,7 @@ def analyze_bench(manifest: Manifest, stamp: str) -> Analysis:
         write_page(document, directory)
         log.info("analysed %s: %s", stamp, document["status"])
     code = exit_code(document)
-    message = failed_message(document) if code == ExitCode.REQUESTS_FAILED else None
+    message = no_ledger(document) if code == ExitCode.INCONCLUSIVE else None
+    if code == ExitCode.REQUESTS_FAILED:
+        message = failed_message(document)
     return Analysis(document, directory.analysis, code, message)

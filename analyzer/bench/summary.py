@@ -140,13 +140,30 @@ def _untimed(without: Mapping[NoDecode, int], answered: int) -> str | None:
 
 
 def exit_code(summary: Row) -> ExitCode:
-    """0: every request was answered, those of the warm phases included."""
+    """0: every request was answered, those of the warm phases included, and a ledger tells what hit where one should."""
     if summary["status"] == "interrupted":
         return ExitCode.INTERRUPTED
     if summary["status"] == "failed":
         return ExitCode.SERVICE
     failed = summary["results"]["failed_requests"] or any(phase["failed"] for phase in summary["phases"])
-    return ExitCode.REQUESTS_FAILED if failed else ExitCode.DONE
+    if failed:
+        return ExitCode.REQUESTS_FAILED
+    return ExitCode.INCONCLUSIVE if no_ledger(summary) is not None else ExitCode.DONE
+
+
+NO_COUNTERS = {"METRICS_NOT_THIS_ENGINE", "NOT_MEASURABLE"}
+
+
+def no_ledger(summary: Row) -> str | None:
+    """Why nothing tells what the measured phase hit, neither counters, which had to be given up, nor answers."""
+    measured = next((entry for entry in summary["cache"] if entry["stage"] == "formal"), None)
+    given_up = NO_COUNTERS & {warning["code"] for warning in summary["warnings"]}
+    if measured is None or not given_up or not measured["prompt_tokens"]:
+        return None
+    if measured["hit_tokens"] is not None or measured["cached_tokens"] is not None:
+        return None
+    why = measured["unavailable"]
+    return f"nothing tells what was found in the cache: {why['hit_tokens']}; {why['cached_tokens']}"
 
 
 def failed_message(summary: Row) -> str:

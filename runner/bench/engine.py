@@ -1,18 +1,27 @@
 """The engine of a bench: its address, its model, and what it tells about itself."""
 
+import threading
 from dataclasses import dataclass, replace
+from typing import Literal
 from urllib.parse import urlsplit
 
-from contract.errors import ScenarioError, ServiceError
+from contract.errors import NotThisEngineError, ScenarioError, ServiceError
+from contract.measurement import Check, Finding
 from enginemetrics.exposition import parse_exposition
 from enginemetrics.names import PREFIX_CACHE_COUNTERS
 from enginemetrics.scrape import fetch
 from enginemetrics.snapshot import CacheConfig
 from runner.control import ControlClient, Scrape, engine_version, named, refusal, served_models
+from runner.counting import OtherTrafficError
+from runner.engine_cache import engine_cache
 from runner.engines.engine import Engine
+from runner.page_identity import foreign_page, prove_page
 
 CHAT = "/v1/chat/completions"
 CONTROL_SECONDS = 60.0
+CACHING_OFF = (
+    "the engine's prefix caching is off (vllm:cache_config_info), so it looks nothing up and counts nothing"
+)
 
 
 @dataclass(frozen=True)
@@ -23,6 +32,9 @@ class BenchEngine:
         client: for all but the load.
         scrape: its metrics at the beginning; None where it has none that can be read, and then `no_metrics` says why.
         cache: of its first rank; None where it does not tell.
+        not_counting: why its prefix-cache counters say nothing.
+        check: whether its metrics page was proved to be its own; None: not asked yet.
+        findings: what has to be said at once.
     """
 
     client: ControlClient
@@ -32,6 +44,9 @@ class BenchEngine:
     scrape: Scrape | None
     no_metrics: str | None
     cache: CacheConfig | None
+    not_counting: str | None = None
+    check: Check | None = None
+    findings: tuple[Finding, ...] = ()
 
     @property
     def url(self) -> str:
@@ -94,6 +109,7 @@ def find_engine(url: str, model: str | None, *, api_key: str) -> BenchEngine:
     engine = replace(engine, model=served)
     scrape: Scrape | None = None
     no_metrics: str | None = None
+    findings: tuple[Finding, ...] = ()
     try:
         pages = fetch(engine.metrics_urls, api_key=api_key or None, timeout_seconds=CONTROL_SECONDS)
         engine = replace(engine, ranks=_ranks(pages[0], served, engine.metrics_urls[0]))
@@ -101,6 +117,7 @@ def find_engine(url: str, model: str | None, *, api_key: str) -> BenchEngine:
         scrape = client.scrape()
     except ServiceError as error:
         no_metrics = str(error)
+        findings = foreign_page(error)
         client = client_of(engine)
     return BenchEngine(
         client=client,
@@ -110,6 +127,40 @@ def find_engine(url: str, model: str | None, *, api_key: str) -> BenchEngine:
         scrape=scrape,
         no_metrics=no_metrics,
         cache=None if scrape is None else scrape.snapshot.ranks[0].cache_config,
+        findings=findings,
+    )
+
+
+def proved(engine: BenchEngine, stop: threading.Event) -> BenchEngine:
+    """With a metrics page that is proved to be this engine's, or without any: a few short prompts are sent.
+
+    Raises ServiceError when the engine cannot be asked any more.
+    """
+    page = engine.scrape
+    if page is None:
+        return engine
+    off = engine_cache(page.snapshot).enabled is False
+    findings = (Finding(code="PREFIX_CACHING_OFF", message=f"{CACHING_OFF}; nothing can be found again"),)
+    engine = replace(engine, not_counting=CACHING_OFF if off else None, findings=findings if off else ())
+    try:
+        proof = prove_page(engine.client, page, stop, looks_up=not off)
+    except NotThisEngineError as error:
+        return replace(
+            engine,
+            scrape=None,
+            cache=None,
+            no_metrics=str(error),
+            check=Check(name="metrics_page", status="failed", detail=error.reason),
+            findings=foreign_page(error),
+        )
+    except OtherTrafficError as error:  # is told as ENGINE_NOT_IDLE, when the bench waits for rest
+        return replace(engine, check=Check(name="metrics_page", status="not_checked", detail=str(error)))
+    status: Literal["ok", "not_checked"] = "ok" if proof.not_checked is None else "not_checked"
+    return replace(
+        engine,
+        scrape=proof.scrape,
+        not_counting=engine.not_counting or proof.not_counting,
+        check=Check(name="metrics_page", status=status, detail=proof.not_checked or proof.detail),
     )
 
 

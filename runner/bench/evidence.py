@@ -3,7 +3,7 @@
 from typing import Any
 
 from contract.bench import CacheEvidence
-from enginemetrics.difference import subtract
+from enginemetrics.difference import EngineDifference, stood_still, subtract
 from runner.bench.expectation import Expected, by_stage
 from runner.bench.stage import SentStage
 from runner.control import Scrape
@@ -12,8 +12,14 @@ DIFFERING_SHOWN = 20
 
 
 def cache_evidence(
-    stage: SentStage, before: Scrape | None, after: Scrape | None, no_metrics: str | None
+    stage: SentStage,
+    before: Scrape | None,
+    after: Scrape | None,
+    no_metrics: str | None,
+    *,
+    not_counting: str | None = None,
 ) -> CacheEvidence:
+    """What counters and answers say of a stage. `no_metrics`, `not_counting`: why the counters say nothing."""
     cached = [record.cached_tokens for record in stage.answered]
     known = [tokens for tokens in cached if tokens is not None]
     values: dict[str, Any] = {
@@ -32,12 +38,11 @@ def cache_evidence(
         unavailable["hit_tokens"] = no_metrics or "there is no scrape from after the phase"
         return CacheEvidence(**values, unavailable=unavailable)
     difference = subtract(before.snapshot, after.snapshot)
-    if difference.unit == "tokens" and not difference.findings:
+    reason = not_counting or _no_hits(difference, values["prompt_tokens"], sum(known))
+    if reason is None:
         values["query_tokens"], values["hit_tokens"] = difference.queries, difference.hits
     else:
-        unavailable["hit_tokens"] = (
-            difference.findings[0].message if difference.findings else "the engine counts blocks, not tokens"
-        )
+        unavailable["hit_tokens"] = reason
     external = [(rank.external_queries, rank.external_hits) for rank in difference.ranks]
     if external and all(queries is not None and hits is not None for queries, hits in external):
         values["external_query_tokens"] = sum(queries or 0 for queries, _ in external)
@@ -45,6 +50,14 @@ def cache_evidence(
     else:
         unavailable["external_hit_tokens"] = "the engine has no KV connector's counters"
     return CacheEvidence(**values, unavailable=unavailable)
+
+
+def _no_hits(difference: EngineDifference, prompt_tokens: int, cached_tokens: int) -> str | None:
+    if difference.findings:
+        return difference.findings[0].message
+    if difference.unit != "tokens":
+        return "the engine counts blocks, not tokens"
+    return stood_still(difference, prompt_tokens=prompt_tokens, cached_tokens=cached_tokens)
 
 
 def prediction(

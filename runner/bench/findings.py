@@ -27,11 +27,11 @@ def differing_lengths(records: Sequence[RequestRecord], expected: Mapping[str, E
 
 
 def contamination(evidence: CacheEvidence) -> Finding | None:
-    """More hits than an empty cache allows: something was in it."""
-    hits = evidence.hit_tokens if evidence.hit_tokens is not None else evidence.cached_tokens
-    if hits is None or evidence.predicted_most is None or evidence.external_hit_tokens:
+    """More hits than an empty cache allows, by every ledger that tells: something was in it."""
+    told = [tokens for tokens in (evidence.hit_tokens, evidence.cached_tokens) if tokens is not None]
+    if not told or evidence.predicted_most is None or evidence.external_hit_tokens:
         return None
-    more = hits - evidence.predicted_most
+    more = min(told) - evidence.predicted_most
     if more <= 0:
         return None
     message = (
@@ -41,26 +41,52 @@ def contamination(evidence: CacheEvidence) -> Finding | None:
     return Finding(code="CONTAMINATED", message=message, tokens=more)
 
 
-def missing_reuse(evidence: CacheEvidence) -> Finding | None:
-    """The warm phases filled the cache, and the measured one did not find it."""
+def not_measurable(evidence: CacheEvidence, *, caching: bool | None) -> Finding | None:
+    """Counters that say nothing of what was answered. `caching`: whether the engine says that its prefix cache is on."""
+    reason = evidence.unavailable.get("hit_tokens")
+    if reason is None or caching is False or not evidence.prompt_tokens:
+        return None
+    return Finding(code="NOT_MEASURABLE", message=f"{evidence.stage}: {reason}")
+
+
+def missing_reuse(evidence: CacheEvidence, *, caching: bool | None) -> Finding | None:
+    """The warm phases filled the cache, and the measured one did not find it.
+
+    `caching`: whether the engine says that its prefix cache is on; None: it does not say.
+    """
     if not evidence.prompt_tokens or (evidence.hit_tokens is None and evidence.cached_tokens is None):
         return None
     counted = (evidence.hit_tokens or 0) + (evidence.external_hit_tokens or 0)
     found, expected = max(counted, evidence.cached_tokens or 0), evidence.predicted_least
-    if expected is not None and found < expected:
-        message = (
-            f"of {expected} tokens that should have been in the cache {found} were found; is prefix caching on, and is "
-            "nobody else using the engine?"
-        )
-        return Finding(code="REUSE_MISSING", message=message, tokens=expected - found)
-    if found == 0:
-        message = (
-            "nothing of what the warm phase sent was found again: the measured phase ran on a cold cache"
-        )
-        if expected == 0:
-            message += ", as the block model expects of a cache of this size"
+    if found and (expected is None or found >= expected):
+        return None
+    if caching is False and not found:
+        message = "nothing of what the warm phase sent was found again: the engine's prefix caching is off"
         return Finding(code="REUSE_MISSING", message=message)
-    return None
+    if expected:
+        message = f"of {expected} tokens that should have been in the cache {found} were found"
+        why = _why_missing(evidence, found, caching)
+        return Finding(code="REUSE_MISSING", message=f"{message}; {why}", tokens=expected - found)
+    message = "nothing of what the warm phase sent was found again: the measured phase ran on a cold cache"
+    if expected == 0:
+        message += ", as the block model expects"
+    return Finding(code="REUSE_MISSING", message=message)
+
+
+def _why_missing(evidence: CacheEvidence, found: int, caching: bool | None) -> str:
+    """What the ledgers tell of the cause, and the causes that none of them refutes."""
+    others = None if evidence.query_tokens is None else evidence.query_tokens - evidence.prompt_tokens
+    if others is not None and others > 0:
+        return (
+            f"the counters show {others} prompt tokens more than were answered, so others used the engine too"
+        )
+    open_causes = []
+    if not found and caching is None:
+        open_causes.append("its prefix caching is off")
+    if others is None:
+        open_causes.append("others used the engine (no counter of its tells)")
+    open_causes.append("its cache was emptied meanwhile, or holds less than it says")
+    return f"no ledger tells why: {', or '.join(open_causes)}"
 
 
 def missed_rate(phase: BenchPhase) -> Finding | None:

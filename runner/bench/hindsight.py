@@ -33,12 +33,19 @@ OnStep = Callable[[int, int], None]
 
 
 def expect(
-    prepared: PreparedBench, stages: Sequence[SentStage], on_step: OnStep
+    prepared: PreparedBench, stages: Sequence[SentStage], on_step: OnStep, no_metrics: str | None
 ) -> tuple[dict[str, Expected], str | None]:
-    """What is expected of every answered request, by id, and why no hits are (or how far they can be relied on)."""
+    """What is expected of every answered request, by id, and why no hits are (or how far they can be relied on).
+
+    `no_metrics`: why nothing is known of the cache that answered.
+    """
     if prepared.tokens is None:
         return {}, "the engine has no /tokenize, so the tokens of whole prompts are not known here"
-    cache = modelled_cache(prepared.engine.ranks, prepared.engine.cache, prepared.engine.version)
+    cache = (
+        modelled_cache(prepared.engine.ranks, prepared.engine.cache, prepared.engine.version)
+        if no_metrics is None
+        else f"which cache answered is not known: {no_metrics}"
+    )
     sent = _sent(prepared, prepared.tokens, stages, on_step)
     try:
         if isinstance(cache, str):

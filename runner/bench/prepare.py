@@ -1,6 +1,7 @@
 """Everything that has to be known before a bench sends its first request."""
 
 import logging
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -8,13 +9,14 @@ from typing import Any
 
 from contract.errors import ScenarioError, ServiceError
 from contract.progress import Progress, silent
-from runner.bench.engine import BenchEngine, find_engine
+from runner.bench.engine import BenchEngine, find_engine, proved
 from runner.bench.lmcache import LmCache
 from runner.bench.qa_datasets import load_samples
 from runner.bench.script import Script
 from runner.bench.settings import Settings
 from runner.bench.sizing import Size, tier_tokens, tokens_per_gb
 from runner.bench.tokens import EngineTokens, find_counting
+from runner.lock import engine_lock
 from runner.workloads.plan import Plan, Request, Resources
 from runner.workloads.rag_qa_quality import RagQaQuality
 
@@ -59,18 +61,25 @@ def found_out(settings: Settings, engine: BenchEngine, size: Size) -> dict[str, 
     return settings.exported(model=engine.model, tokens_per_gb_kvcache=size.tokens_per_gb)
 
 
-def prepare_bench(settings: Settings, *, api_key: str, progress: Progress = silent) -> PreparedBench:
-    """Find the engine, size the workload, and make its texts.
+def prepare_bench(
+    settings: Settings, *, api_key: str, stop: threading.Event, progress: Progress = silent
+) -> PreparedBench:
+    """Find the engine, prove its metrics page, size the workload, and make its texts.
 
     Raises:
         ScenarioError: a setting does not fit this engine. ServiceError: the engine, or LMCache, cannot be asked.
     """
     progress("Ask the engine", 0, None)
     general = settings.general
-    engine, size = find_out(settings, api_key=api_key)
+    engine = find_engine(general.engine_url, general.model, api_key=api_key)
     exact = settings.workload.name if settings.workload.needs_tokenizer else None
-    progress("Find how tokens are counted", 0, None)
-    counting = find_counting(engine, general.tokenizer, general.seed, exact=exact)
+    # What is sent here would be somebody else's traffic to another run on this engine.
+    with engine_lock(engine.client.engine, general.output_dir.absolute(), f"bench-{settings.workload.name}"):
+        progress("Prove the metrics page", 0, None)
+        engine = proved(engine, stop)
+        size = tokens_per_gb(settings, engine)
+        progress("Find how tokens are counted", 0, None)
+        counting = find_counting(engine, general.tokenizer, general.seed, exact=exact)
     texts, tokens = counting.texts, counting.tokens
     progress("Make the texts", 0, None)
     parameters = settings.parameters

@@ -18,7 +18,7 @@ from contract.bench import (
 )
 from contract.command_log import command_log
 from contract.documents import write_document
-from contract.errors import HitLabError, Interruption, ServiceError
+from contract.errors import HitLabError, Interruption, NotThisEngineError, ServiceError
 from contract.manifest import Manifest, seal
 from contract.measurement import Finding
 from contract.progress import Progress, silent
@@ -27,7 +27,13 @@ from contract.run_directory import MeasurementDirectory, create_run_directory
 from contract.streams import TableStream
 from runner.bench.documents import bench_manifest, first_measurement
 from runner.bench.evidence import cache_evidence, prediction
-from runner.bench.findings import contamination, differing_lengths, missed_rate, missing_reuse
+from runner.bench.findings import (
+    contamination,
+    differing_lengths,
+    missed_rate,
+    missing_reuse,
+    not_measurable,
+)
 from runner.bench.hindsight import expect, write_expected
 from runner.bench.lmcache import Lookups
 from runner.bench.prepare import PreparedBench
@@ -38,6 +44,7 @@ from runner.bench.tally import Tally
 from runner.control import ControlClient, Scrape
 from runner.lock import engine_lock
 from runner.measurement_record import MeasurementRecord
+from runner.page_identity import foreign_page
 from runner.prometheus_target import published
 from runner.reset import reset_problem
 from runner.settle import Settled, quiet_scrape, settled_scrape
@@ -159,6 +166,7 @@ class _Bench:
         self._warm = SentStage("warmup")
         self._measured = SentStage("formal")
         self._phases: list[BenchPhase] = []
+        self._no_metrics = prepared.engine.no_metrics
         self.failed = 0
 
     # ---- phases ----------------------------------------------------------------------------------------------------
@@ -166,6 +174,10 @@ class _Bench:
     def run(self) -> None:
         prepared, record = self._prepared, self._record
         with record.phase("precheck"):
+            if prepared.engine.check is not None:
+                record.update(preflight=[prepared.engine.check])
+            for finding in prepared.engine.findings:
+                record.find(finding)
             for note in prepared.plan.notes:
                 record.find(Finding(code="BENCH_NOTE", message=note))
             if prepared.skipped and prepared.plan.meaningless_without_warmup:
@@ -227,7 +239,13 @@ class _Bench:
         if self._prepared.engine.scrape is None:
             return None
         self._progress("Wait for an idle engine", 0, None)
-        settled = quiet_scrape(self._client, self._stop)
+        try:
+            settled = quiet_scrape(self._client, self._stop)
+        except NotThisEngineError as error:
+            self._no_metrics = str(error)
+            for finding in foreign_page(error):
+                self._record.find(finding)
+            return None
         self._record.find(settled.finding)
         return settled.scrape
 
@@ -239,15 +257,22 @@ class _Bench:
         context = self._record.phase("settle") if stage is self._measured else nullcontext()
         with context:
             try:
-                settled: Settled = settled_scrape(self._client, before, stage.expected_queries, self._stop)
+                settled: Settled = settled_scrape(self._client, before, self._waited_for(stage), self._stop)
             except ServiceError as error:
                 message = f"no metrics after the load, so its counters are not known: {error}"
-                self._record.find(Finding(code="AFTER_SCRAPE_MISSING", message=message))
+                missing = Finding(code="AFTER_SCRAPE_MISSING", message=message)
+                for finding in foreign_page(error) or (missing,):
+                    self._record.find(finding)
+                self._no_metrics = str(error)
                 return None
             self._record.find(settled.finding)
             if stage is self._measured:
                 self._record.update(settled=settled.settled)
         return settled.scrape
+
+    def _waited_for(self, stage: SentStage) -> int | None:
+        """Counters that are known to stand still are not waited for."""
+        return stage.expected_queries if self._prepared.engine.not_counting is None else None
 
     def _lookups(self) -> Lookups | None:
         if self._prepared.lmcache is None:
@@ -298,7 +323,9 @@ class _Bench:
         begun: Lookups | None,
         found: Lookups | None,
     ) -> CacheEvidence:
-        evidence = cache_evidence(stage, before, after, self._prepared.engine.no_metrics)
+        evidence = cache_evidence(
+            stage, before, after, self._no_metrics, not_counting=self._prepared.engine.not_counting
+        )
         if self._prepared.lmcache is not None and begun is not None and found is not None:
             moved = found.since(begun)
             counts = {
@@ -315,7 +342,7 @@ class _Bench:
         """Compare with the plan and the block model, and say what does not fit."""
         measured = self._evidence(self._measured, before, after, begun, found)
         stages = (self._warm, self._measured)
-        expected, reason = expect(self._prepared, stages, self._step)
+        expected, reason = expect(self._prepared, stages, self._step, self._no_metrics)
         write_expected(self._directory.root / EXPECTED, expected, stages)
         self._record.find(differing_lengths([*self._warm.answered, *self._measured.answered], expected))
         for stage, evidence in ((self._warm, self._stored_evidence("warmup")), (self._measured, measured)):
@@ -324,10 +351,18 @@ class _Bench:
             updated = evidence.model_copy(update=prediction(stage, expected, reason, evidence))
             self._update_bench(updated)
             self._record.find(contamination(updated))
-            if stage is self._measured and self._prepared.reuse_expected and not self._prepared.skipped:
-                self._record.find(missing_reuse(updated))
+            if stage is self._measured:
+                self._find_in_measured(updated)
         for phase in self._phases:
             self._record.find(missed_rate(phase))
+
+    def _find_in_measured(self, evidence: CacheEvidence) -> None:
+        cache = self._prepared.engine.cache
+        caching = None if cache is None else cache.enable_prefix_caching
+        if self._no_metrics is None:  # else a finding has said it
+            self._record.find(not_measurable(evidence, caching=caching))
+        if self._prepared.reuse_expected and not self._prepared.skipped:
+            self._record.find(missing_reuse(evidence, caching=caching))
 
     def _stored_evidence(self, stage: Stage) -> CacheEvidence | None:
         bench: BenchRecord = getattr(self._record.state, "bench", BenchRecord())

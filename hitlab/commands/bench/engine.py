@@ -56,7 +56,9 @@ def command(context: typer.Context) -> int:
             _shown(terminal, settings, tally) as progress,
             stop_on_signals() as stop,  # the innermost: the summary is written without its clock
         ):
-            prepared = prepare_bench(settings, api_key=api_key, progress=progress)
+            prepared = prepare_bench(settings, api_key=api_key, stop=stop, progress=progress)
+            for finding in prepared.engine.findings:  # at once: a long load may be for nothing
+                print_warning(f"{finding.code}: {finding.message}")
             run = run_bench(
                 prepared,
                 api_key=api_key,
