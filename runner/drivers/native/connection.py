@@ -92,7 +92,7 @@ class Endpoint:
 
 
 def no_progress(seconds: float, answer: Answer, *, came_on: bool) -> str:
-    """Why an answer is given up; `came_on`: bytes came all the same."""
+    """Why an answer is given up; `came_on`: other bytes came, behind complete headers or instead of them."""
     since = "the last token" if answer.token_ns else "the request"
     if not came_on:
         return f"nothing came for {seconds:g} s after {since}"
@@ -112,7 +112,7 @@ class Connection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._timeout_ns = 0
         self._now_ns = 0
-        self._received_ns = 0
+        self._received_ns = self._body_ns = 0
         self._head_bytes = 0
         self._resting = False
         self._content_type = self._content_encoding = b""
@@ -166,7 +166,7 @@ class Connection(asyncio.Protocol):
             answer.fail("reset", "the server closed the connection as soon as it was made")
             return
         self._answer, self.stale, self._resting = answer, False, False
-        self._head_bytes = self._received_ns = 0
+        self._head_bytes = self._received_ns = self._body_ns = 0
         self._content_type = self._content_encoding = b""
         self._has_length = self._in_body = False
         self._finished = finished = self._loop.create_future()
@@ -275,6 +275,7 @@ class Connection(asyncio.Protocol):
             self._answer.begin(status, self._content_type, self._content_encoding)
 
     def on_body(self, data: bytes) -> None:
+        self._body_ns = self._now_ns
         if self._answer is not None:
             self._answer.body(data, self._now_ns)
 
@@ -307,9 +308,8 @@ class Connection(asyncio.Protocol):
         if left_ns > 0:
             self._set_timer(left_ns / 1e9, self._check_progress)
         else:
-            came_on = self._received_ns > since_ns
-            text = no_progress(self._timeout_ns / 1e9, answer, came_on=came_on)
-            self._fail("timeout", text)
+            came_on = (self._body_ns if self._in_body else self._received_ns) > since_ns
+            self._fail("timeout", no_progress(self._timeout_ns / 1e9, answer, came_on=came_on))
 
     def _give_up_rest(self) -> None:
         self.close()

@@ -325,6 +325,7 @@ NO_TOKENS = {
         b"",
         "nothing came for 0.3 s after the last token",
     ),
+    "nothing behind the headers": lambda k: (k.head(), b"", "nothing came for 0.3 s after the request"),
     "nothing": lambda _: (b"", b"", "nothing came for 0.3 s after the request"),
 }
 
