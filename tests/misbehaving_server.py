@@ -25,7 +25,7 @@ COMPLETIONS = "/v1/completions"
 METRICS = "/metrics"
 RESET = "/reset_prefix_cache"
 EVENT_END = b"\n\n"
-SECONDS_TO_WAIT = 20.0
+SECONDS_TO_WAIT = 120.0
 
 
 @dataclass
