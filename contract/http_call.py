@@ -4,8 +4,8 @@ For everything but the load itself. A timeout of `requests` is one of each read:
 or `100 Continue` for ever, is never late. Here a second thread cuts the connection when the time is over.
 """
 
-import os
 import socket
+import ssl
 import threading
 from collections.abc import Mapping
 from contextvars import ContextVar
@@ -20,12 +20,14 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
 from contract.foreign import LARGEST_BODY
+from contract.trust import SYSTEM, Trust, tls_problem
 
 _CHUNK: Final = 1 << 16
 
-Failure = Literal["timeout", "unreachable", "too_large", "no_answer"]
+Failure = Literal["timeout", "unreachable", "too_large", "no_answer", "tls"]
 """timeout: not complete in time; unreachable: no connection, or no address; too_large: more bytes than allowed;
-no_answer: the connection ended before the answer did, or what came is not HTTP."""
+no_answer: the connection ended before the answer did, or what came is not HTTP; tls: who answers is not believed, or does
+not believe us: the text says what to do."""
 
 
 class CallError(Exception):
@@ -68,6 +70,7 @@ def call(
     largest: int = LARGEST_BODY,
     key: str | None = None,
     login: tuple[str, str] | None = None,
+    trust: Trust = SYSTEM,
     headers: Mapping[str, str] | None = None,
     params: Mapping[str, str] | None = None,
     json: Any = None,
@@ -78,15 +81,17 @@ def call(
         seconds: for the whole of it: connecting, asking, and the answer to its last byte.
         largest: bytes of the answer's content.
         key: sent as a bearer token. login: user and password, sent instead of it.
+        trust: for an address with https.
 
     Raises:
-        CallError: there is no complete answer within time and size.
+        CallError: there is no complete answer within time and size. ScenarioError: a file of `trust` cannot be used.
     """
+    tls = trust.context() if url[:6].lower() == "https:" else None
     with requests.Session() as session, _Deadline(seconds) as deadline:
         # The load goes straight to the engine, and so does this.
         session.trust_env = False
         session.mount("http://", _Adapter())
-        session.mount("https://", _Adapter())
+        session.mount("https://", _Adapter(tls))
         try:
             with session.request(
                 method,
@@ -96,8 +101,6 @@ def call(
                 json=json,
                 auth=_authentication(key, login),
                 timeout=seconds,
-                # trust_env is off, so a private certificate authority has to be named here.
-                verify=os.environ.get("SSL_CERT_FILE") or True,
                 stream=True,
                 allow_redirects=False,
             ) as response:
@@ -107,23 +110,31 @@ def call(
                     if len(content) > largest:
                         raise CallError("too_large", f"more than {_size(largest)}")
         except (requests.RequestException, OSError, ValueError) as error:
-            raise _failure(error, deadline) from error
+            raise _failure(error, deadline, tls is not None, trust) from error
         if deadline.over:
             # A body without a length ends with its connection, and that was cut.
             raise _late(seconds)
         return Reply(response.status_code, response.headers, bytes(content))
 
 
-def _failure(error: Exception, deadline: "_Deadline") -> CallError:
+def _failure(error: Exception, deadline: "_Deadline", secure: bool, trust: Trust) -> CallError:
     cause: BaseException = error
     while (inner := cause.__cause__ or cause.__context__) is not None:
         cause = inner
     # A stall in the body arrives as a connection error around a timeout.
     if deadline.over or isinstance(error, requests.Timeout) or isinstance(cause, TimeoutError):
         return _late(deadline.seconds)
+    untrusted = tls_problem(error, trust)
+    if untrusted is not None:
+        return CallError("tls", untrusted)
     # A short name: the texts of `requests` repeat the URL, credentials included.
     text = cause.strerror if isinstance(cause, OSError) and cause.strerror else type(cause).__name__
-    return CallError("no_answer" if deadline.connected else "unreachable", text)
+    if not deadline.connected:
+        return CallError("unreachable", text)
+    if isinstance(error, requests.ConnectionError) and isinstance(cause, ConnectionError):
+        wanted = f"a certificate of the client ({trust.client_field})" if secure else "https://"
+        text = f"the connection was closed without an answer; does it want {wanted}?"
+    return CallError("no_answer", text)
 
 
 def _late(seconds: float) -> CallError:
@@ -171,6 +182,8 @@ class _Deadline:
     ) -> None:
         self._timer.cancel()
         with self._changing:
+            for opened in self._sockets:
+                opened.close()
             self._sockets.clear()
         _DEADLINE.reset(self._outer)
 
@@ -195,8 +208,7 @@ class _Deadline:
 def _shut(opened: socket.socket) -> None:
     """End a connection under a thread that reads from it."""
     try:
-        # That of the plain socket: TLS's own would go on without encryption.
-        socket.socket.shutdown(opened, socket.SHUT_RDWR)
+        opened.shutdown(socket.SHUT_RDWR)
     except OSError:
         return  # the other side was faster
 
@@ -205,15 +217,19 @@ _DEADLINE: ContextVar[_Deadline] = ContextVar("deadline of the call")
 
 
 class _PlainConnection(HTTPConnection):
-    def connect(self) -> None:
-        super().connect()
-        _DEADLINE.get().holds(self.sock)
+    def _new_conn(self) -> socket.socket:
+        return _held(super()._new_conn())
 
 
 class _TlsConnection(HTTPSConnection):
-    def connect(self) -> None:
-        super().connect()
-        _DEADLINE.get().holds(self.sock)
+    def _new_conn(self) -> socket.socket:
+        return _held(super()._new_conn())
+
+
+def _held(opened: socket.socket) -> socket.socket:
+    """A second handle on the connection for the deadline: TLS takes the first away, before its handshake."""
+    _DEADLINE.get().holds(opened.dup())
+    return opened
 
 
 class _PlainPool(HTTPConnectionPool):
@@ -225,6 +241,21 @@ class _TlsPool(HTTPSConnectionPool):
 
 
 class _Adapter(HTTPAdapter):
+    """Uses one TLS context, and nothing of what `requests` would trust by itself."""
+
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+        self._tls = tls
+        super().__init__()
+
+    def cert_verify(self, *_: Any) -> None:
+        """The context knows whom to trust."""
+
+    def build_connection_pool_key_attributes(
+        self, request: requests.PreparedRequest, *arguments: Any
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        host, _ = super().build_connection_pool_key_attributes(request, *arguments)
+        return host, {"ssl_context": self._tls}
+
     def init_poolmanager(self, *arguments: Any, **options: Any) -> None:
         super().init_poolmanager(*arguments, **options)
         self.poolmanager.pool_classes_by_scheme = {"http": _PlainPool, "https": _TlsPool}

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit, urlunsplit
 from contract.errors import NotThisEngineError, ServiceError
 from contract.foreign_text import presentable
 from contract.http_call import CallError, Reply, call
+from contract.trust import SYSTEM, Trust
 
 _ACCEPT: Final = {"Accept": "text/plain;version=0.0.4"}
 
@@ -17,6 +18,7 @@ def fetch(
     *,
     api_key: str | None = None,
     logins: Mapping[str, tuple[str, str]] = MappingProxyType({}),
+    trust: Trust = SYSTEM,
     timeout_seconds: float = 10.0,
     headers: Mapping[str, str] = MappingProxyType({}),
 ) -> list[str]:
@@ -27,6 +29,7 @@ def fetch(
 
     Args:
         logins: user and password for the addresses that want them instead of the key.
+        trust: for addresses with https.
         timeout_seconds: for the whole of each answer, connecting included.
         headers: to send beside those of a scrape.
 
@@ -35,7 +38,7 @@ def fetch(
         ServiceError: anything but a complete 200 answer with Prometheus text.
     """
     return [
-        _fetch_one(url, logins.get(url), api_key, timeout_seconds, {**headers, **_ACCEPT})
+        _fetch_one(url, logins.get(url), api_key, trust, timeout_seconds, {**headers, **_ACCEPT})
         for url in ([urls] if isinstance(urls, str) else urls)
     ]
 
@@ -50,14 +53,18 @@ def _fetch_one(
     url: str,
     login: tuple[str, str] | None,
     api_key: str | None,
+    trust: Trust,
     timeout_seconds: float,
     headers: Mapping[str, str],
 ) -> str:
     where = _without_credentials(url)
     try:
-        reply = call("GET", url, seconds=timeout_seconds, key=api_key, login=login, headers=headers)
+        reply = call(
+            "GET", url, seconds=timeout_seconds, key=api_key, login=login, headers=headers, trust=trust
+        )
     except CallError as error:
         advice = {
+            "tls": str(error),
             "timeout": f"{error}; check that the engine runs and is not stalled",
             "too_large": f"{error}; this is no metrics page",
         }

@@ -83,6 +83,7 @@ class ControlClient:
             self.engine.metrics_urls,
             api_key=self._api_key or None,
             logins=self.engine.logins,
+            trust=self.engine.trust,
             timeout_seconds=self._timeout,
             headers=_session_headers(session),
         )
@@ -125,9 +126,12 @@ class ControlClient:
         """
         key, login = self._api_key or None, self.engine.logins.get(login_of or url)
         try:
-            reply = call(method, url, seconds=self._timeout, key=key, login=login, **options)
+            reply = call(
+                method, url, seconds=self._timeout, key=key, login=login, trust=self.engine.trust, **options
+            )
         except CallError as error:
             texts = {
+                "tls": str(error),
                 "timeout": f"{error}; is the engine busy, or service.timeout_seconds too short?",
                 "unreachable": f"cannot be reached ({error}); start the engine or correct the address",
             }

@@ -140,6 +140,7 @@ def _native_load(
             on_record=recorder,
             stop=stop,
             api_key=api_key or None,
+            trust=client.engine.trust,
             timeout_seconds=scenario.request_timeout_seconds,
             retries=scenario.retries,
             on_progress=on_progress,

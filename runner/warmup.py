@@ -55,6 +55,7 @@ def warm_up(
         on_record=on_record,
         stop=stop,
         api_key=api_key or None,
+        trust=client.engine.trust,
         timeout_seconds=scenario.service.timeout_seconds,
     )
     return done

@@ -7,6 +7,7 @@ n-th request that streams (probes and warmups do not), `instead[path]` that of e
 import asyncio
 import itertools
 import re
+import ssl
 import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
@@ -34,6 +35,7 @@ class MisbehavingServer:
 
     config: SimulatorConfig
     tokenizer: Tokenizer
+    tls: ssl.SSLContext | None = None
     formal: dict[int, "Fault"] = field(default_factory=dict)
     instead: dict[str, "Fault"] = field(default_factory=dict)
     formal_requests: int = 0
@@ -68,8 +70,10 @@ class MisbehavingServer:
 
     async def listen(self) -> None:
         loop = asyncio.get_running_loop()
-        self._listener = await loop.create_server(lambda: Connection(self, self.connections), "127.0.0.1", 0)
-        self.url = f"http://127.0.0.1:{self._listener.sockets[0].getsockname()[1]}"
+        self._listener = await loop.create_server(
+            lambda: Connection(self, self.connections), "127.0.0.1", 0, ssl=self.tls
+        )
+        self.url = f"http{'s' if self.tls else ''}://127.0.0.1:{self._listener.sockets[0].getsockname()[1]}"
         self._engine = loop.create_task(self.app.engine.run())
 
     def die(self) -> None:
@@ -97,9 +101,11 @@ Fault = Callable[[MisbehavingServer, Request, Response], Awaitable[None]]
 
 
 @contextmanager
-def misbehaving_server(config: SimulatorConfig, tokenizer: Tokenizer) -> Iterator[MisbehavingServer]:
+def misbehaving_server(
+    config: SimulatorConfig, tokenizer: Tokenizer, tls: ssl.SSLContext | None = None
+) -> Iterator[MisbehavingServer]:
     """A server in a thread of its own, stopped at the end of the block."""
-    server = MisbehavingServer(config, tokenizer)
+    server = MisbehavingServer(config, tokenizer, tls)
     started, stop = threading.Event(), asyncio.Event()
     loop = uvloop.new_event_loop()
 

@@ -200,6 +200,9 @@ PATHS = (
     ("aisbench", "config"),
     ("aisbench", "work_dir"),
     ("multimodal", "mmmu_parquet_dir"),
+    ("service", "ca_file"),
+    ("service", "client_cert"),
+    ("service", "client_key"),
 )
 OVERRIDES = ("prefix_cache", "groups", "overrides")
 MOUNTS = ("engine", "mounts")

@@ -189,6 +189,17 @@ class Service(Section):
     api_key: Annotated[str, AfterValidator(_api_key)] = Field(
         "", description="Bearer token; never written. OPENAI_API_KEY is used when empty."
     )
+    ca_file: NonEmptyText | None = Field(
+        None,
+        description="https: certificate of the authority to believe, PEM. Default: SSL_CERT_FILE or REQUESTS_CA_BUNDLE, "
+        "else the system's store.",
+    )
+    client_cert: NonEmptyText | None = Field(
+        None, description="https: certificate that the client shows (mutual TLS), PEM, with its key."
+    )
+    client_key: NonEmptyText | None = Field(
+        None, description="The key, PEM, where it is not in the file of client_cert."
+    )
     poll_interval_seconds: Annotated[float, Field(ge=0, le=LONGEST_SECONDS)] = Field(
         5.0, description="KV usage sampling in the formal phase; 0 = off."
     )

@@ -32,6 +32,7 @@ def needed_paths(document: Any, folder: Path, mode: Mode = "text") -> Iterator[N
         return
     resolved = resolve_paths(document, folder)
     fields = ["corpus.path", "requests.input_length.path", "requests.output_length.path"]
+    fields += ["service.ca_file", "service.client_cert", "service.client_key"]
     if mode == "mm":
         fields.append("multimodal.mmmu_parquet_dir")
     overrides = _at(resolved, "prefix_cache.groups.overrides")

@@ -211,6 +211,8 @@ def service_rules(service: Service) -> Iterator[Problem]:
                 f"service.engine_label_map.{label}",
                 f"found {rank}; must be below service.dp_size {service.dp_size}",
             )
+    if service.client_key and not service.client_cert:
+        yield Problem("service.client_cert", "is missing; service.client_key is the key of its certificate")
     if service.metrics_urls == []:
         yield Problem("service.metrics_urls", "must not be empty; leave it out to use metrics_url")
     urls = {name: getattr(service, name) for name in ("inference_url", "metrics_url", "reset_url")}

@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 from contract.errors import NotThisEngineError, ScenarioError, ServiceError
 from contract.measurement import Check, Finding
+from contract.trust import SYSTEM, Trust
 from enginemetrics.exposition import parse_exposition
 from enginemetrics.names import PREFIX_CACHE_COUNTERS
 from enginemetrics.scrape import fetch
@@ -84,7 +85,7 @@ def base_url(text: str) -> str:
     return url
 
 
-def find_engine(url: str, model: str | None, *, api_key: str) -> BenchEngine:
+def find_engine(url: str, model: str | None, *, api_key: str, trust: Trust = SYSTEM) -> BenchEngine:
     """Ask the engine what it serves and how its cache is made.
 
     Raises:
@@ -98,6 +99,7 @@ def find_engine(url: str, model: str | None, *, api_key: str) -> BenchEngine:
         reset_url=f"{address}/reset_prefix_cache",
         model=model or "",
         ranks=1,
+        trust=trust,
     )
 
     def client_of(found: Engine) -> ControlClient:
@@ -111,7 +113,9 @@ def find_engine(url: str, model: str | None, *, api_key: str) -> BenchEngine:
     no_metrics: str | None = None
     findings: tuple[Finding, ...] = ()
     try:
-        pages = fetch(engine.metrics_urls, api_key=api_key or None, timeout_seconds=CONTROL_SECONDS)
+        pages = fetch(
+            engine.metrics_urls, api_key=api_key or None, trust=trust, timeout_seconds=CONTROL_SECONDS
+        )
         engine = replace(engine, ranks=_ranks(pages[0], served, engine.metrics_urls[0]))
         client = client_of(engine)
         scrape = client.scrape()

@@ -52,7 +52,8 @@ class PreparedBench:
 
 def find_out(settings: Settings, *, api_key: str) -> tuple[BenchEngine, Size]:
     """Ask the engine, and LMCache where it is named, for what was not given."""
-    engine = find_engine(settings.general.engine_url, settings.general.model, api_key=api_key)
+    general = settings.general
+    engine = find_engine(general.engine_url, general.model, api_key=api_key, trust=general.trust)
     return engine, tokens_per_gb(settings, engine)
 
 
@@ -71,7 +72,7 @@ def prepare_bench(
     """
     progress("Ask the engine", 0, None)
     general = settings.general
-    engine = find_engine(general.engine_url, general.model, api_key=api_key)
+    engine = find_engine(general.engine_url, general.model, api_key=api_key, trust=general.trust)
     exact = settings.workload.name if settings.workload.needs_tokenizer else None
     # What is sent here would be somebody else's traffic to another run on this engine.
     with engine_lock(engine.client.engine, general.output_dir.absolute(), f"bench-{settings.workload.name}"):

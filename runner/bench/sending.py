@@ -81,6 +81,7 @@ class Sender:
             on_record=on_record,
             stop=self._stop,
             api_key=self._api_key or None,
+            trust=self._client.engine.trust,
             timeout_seconds=timeout,
             on_progress=on_progress,
             arrivals=None if rate is None else arrival_times(rate.per_second),

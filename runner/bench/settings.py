@@ -16,6 +16,7 @@ from pydantic.fields import FieldInfo
 from contract.documents import read_document, write_document
 from contract.errors import ScenarioError
 from contract.options import Options, Unit, choices_of, field_option, flag, given
+from contract.trust import Trust
 from runner.workloads import WORKLOADS
 from runner.workloads.plan import Parameters, Workload
 
@@ -85,6 +86,25 @@ class General(BaseModel):
     reset_cache: Annotated[
         bool, Field(description="empty the engine's prefix cache first (needs VLLM_SERVER_DEV_MODE=1)")
     ] = False
+    ca_file: Annotated[
+        str | None,
+        Unit("FILE"),
+        Field(
+            min_length=1,
+            description="https: certificate of the authority to believe; default: SSL_CERT_FILE or REQUESTS_CA_BUNDLE, "
+            "else the system's store",
+        ),
+    ] = None
+    client_cert: Annotated[
+        str | None,
+        Unit("FILE"),
+        Field(min_length=1, description="https: certificate to show, with its key (mutual TLS)"),
+    ] = None
+    client_key: Annotated[
+        str | None,
+        Unit("FILE"),
+        Field(min_length=1, description="the key, where it is not in the file of --client-cert"),
+    ] = None
     rag_output: Annotated[
         Path | None,
         Unit("FILE"),
@@ -93,8 +113,13 @@ class General(BaseModel):
         ),
     ] = None
 
+    @property
+    def trust(self) -> Trust:
+        """For engines with https."""
+        return Trust(self.ca_file, self.client_cert, self.client_key, "--ca-file", "--client-cert")
 
-NOT_IN_FILES = ("engine_url", "lmcache_url")
+
+NOT_IN_FILES = ("engine_url", "lmcache_url", "ca_file", "client_cert", "client_key")
 """Of one environment, so a config file never holds them."""
 NOT_EXPORTED = (*NOT_IN_FILES, "output_dir", "no_csv", "json", "quiet", "rag_output")
 """... nor what says where results go; a file written by hand may."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from contract.measurement import ContainerRecord
+from contract.trust import SYSTEM, Trust
 
 Login = tuple[str, str]
 """User and password."""
@@ -14,7 +15,8 @@ Login = tuple[str, str]
 class Engine:
     """The addresses of an engine that is there. `reset_url` None: it offers no reset.
 
-    No address holds a user or password: those are in `logins`, by the address that asks for them.
+    No address holds a user or password: those are in `logins`, by the address that asks for them. `trust` is for
+    those with https.
 
     Of an engine in a container of ours also what runs there, and `log_to`: told a file, it leaves its log there when
     the run is over.
@@ -28,6 +30,7 @@ class Engine:
     ranks: int
     container: ContainerRecord | None = None
     logins: Mapping[str, Login] = field(default_factory=dict, repr=False)
+    trust: Trust = SYSTEM
     log_to: Callable[[Path], None] | None = None
 
     @property

@@ -3,11 +3,13 @@
 from contract.errors import ScenarioError
 from contract.redaction import learn, login_of, login_secrets, without_login
 from contract.scenario import Service
+from contract.trust import Trust
 from runner.engines.engine import Engine
 
 
 def external_engine(service: Service) -> Engine:
-    """Raises ScenarioError: the address of the load holds a user or password, which it has no use for."""
+    """Raises ScenarioError: the address of the load holds a user or password, which it has no use for, or a file for
+    https cannot be used."""
     if login_of(service.inference_url):
         raise ScenarioError(
             "service.inference_url: holds a user or password; remove it, and give the key by service.api_key or "
@@ -16,6 +18,9 @@ def external_engine(service: Service) -> Engine:
     metrics_urls = tuple(service.metrics_urls or (service.metrics_url,))
     urls = [*metrics_urls, *([service.reset_url] if service.reset_url else [])]
     learn(*login_secrets(urls))
+    trust = Trust(service.ca_file, service.client_cert, service.client_key)
+    if any(url.lower().startswith("https:") for url in (service.inference_url, *urls)):
+        trust.context()
     return Engine(
         kind="external",
         inference_url=service.inference_url,
@@ -23,5 +28,6 @@ def external_engine(service: Service) -> Engine:
         reset_url=without_login(service.reset_url) if service.reset_url else None,
         model=service.model,
         ranks=service.dp_size,
+        trust=trust,
         logins={without_login(url): login for url in urls if (login := login_of(url))},
     )

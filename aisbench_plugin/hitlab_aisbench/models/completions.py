@@ -2,9 +2,11 @@
 
 import asyncio
 import os
+import ssl
 import time
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -72,12 +74,19 @@ class PrefixCacheCompletions(VLLMCustomAPI):
 
     `url` is the whole address of the endpoint. The bearer token comes from the environment. `timeout_seconds` is the
     longest time for a connect, and without a new token (of an answer that does not stream, without all of it); None: no
-    limit. `retry` is AISBench's: the number of attempts.
+    limit. `retry` is AISBench's: the number of attempts. `tls`: files for an address with https, found by HitLab.
     """
 
-    def __init__(self, url: str, timeout_seconds: float | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        url: str,
+        timeout_seconds: float | None = None,
+        tls: dict[str, str | None] | None = None,
+        **options: Any,
+    ) -> None:
         super().__init__(url=url, **options)
         self.url = url
+        self._tls_files = tls
         self.headers["Accept-Encoding"] = "identity"
         self.headers["User-Agent"] = "hitlab"
         self._key = os.environ.get(API_KEY_VARIABLE, "")
@@ -85,6 +94,10 @@ class PrefixCacheCompletions(VLLMCustomAPI):
             self.headers["Authorization"] = f"Bearer {self._key}"
         self._longest_seconds = timeout_seconds
         self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=timeout_seconds)
+
+    def tls(self) -> dict[str, ssl.SSLContext]:
+        """What a connector needs for an address with https; made where it is used, because AISBench forks."""
+        return {} if self._tls_files is None else {"ssl": _tls_context(**self._tls_files)}
 
     async def generate(  # type: ignore[override]
         self,
@@ -206,6 +219,18 @@ class PrefixCacheCompletions(VLLMCustomAPI):
         if answer.success:
             times = answer.event_ns or [answer.done_ns]
             output.time_points = [time_ns / 1e9 for time_ns in (sent_ns, *times) if time_ns is not None]
+
+
+def _tls_context(authority: str | None, client_cert: str | None, client_key: str | None) -> ssl.SSLContext:
+    if authority is None:
+        context = ssl.create_default_context()
+    elif Path(authority).is_dir():
+        context = ssl.create_default_context(capath=authority)
+    else:
+        context = ssl.create_default_context(cafile=authority)
+    if client_cert is not None:
+        context.load_cert_chain(client_cert, client_key)
+    return context
 
 
 def tracing() -> aiohttp.TraceConfig:

@@ -88,6 +88,7 @@ def aisbench_job(
                 "model": engine.model,
                 "url": engine.inference_url,
                 "timeout_seconds": scenario.request_timeout_seconds,
+                **({"tls": engine.trust.files()} if engine.inference_url[:6].lower() == "https:" else {}),
                 **_image_settings(images, scratch),
             },
             **_model_settings(scenario),

@@ -55,6 +55,7 @@ def send_warmups(
             on_record=on_record,
             stop=stop,
             api_key=api_key or None,
+            trust=client.engine.trust,
             timeout_seconds=scenario.request_timeout_seconds,
         )
     if records and all(record.error_kind is not None for record in records) and not stop.is_set():

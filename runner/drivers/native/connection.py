@@ -10,6 +10,7 @@ import ssl
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, cast
 from urllib.parse import urlsplit
 
@@ -17,6 +18,7 @@ import httptools
 
 from contract.errors import DriverError
 from contract.records import ErrorKind
+from contract.trust import SYSTEM, Trust, tls_problem
 from runner.drivers.native.answer import Answer
 
 STALE_WITHIN_NS: Final = 1_000_000_000
@@ -35,13 +37,15 @@ class Endpoint:
     target: str
     host_header: str
     tls: ssl.SSLContext | None
+    trust: Trust = SYSTEM
 
     @classmethod
-    def of(cls, url: str) -> "Endpoint":
+    def of(cls, url: str, trust: Trust = SYSTEM) -> "Endpoint":
         """Take a URL apart.
 
         Raises:
-            DriverError: not an http(s) URL with a host, or one that holds a user or password.
+            DriverError: not an http(s) URL with a host, or one that holds a user or password. ScenarioError: a file of
+                `trust` cannot be used.
         """
         try:
             parts = urlsplit(url)
@@ -63,7 +67,8 @@ class Endpoint:
             port=port or (443 if secure else 80),
             target=target,
             host_header=parts.netloc,
-            tls=ssl.create_default_context() if secure else None,
+            tls=trust.context() if secure else None,
+            trust=trust,
         )
 
     def head(self, headers: Mapping[str, str]) -> bytes:
@@ -103,8 +108,9 @@ def no_progress(seconds: float, answer: Answer, *, came_on: bool) -> str:
 class Connection(asyncio.Protocol):
     """One keep-alive connection. `exchange` sends a request and waits until its answer is complete or has failed."""
 
-    def __init__(self) -> None:
+    def __init__(self, trust: Trust = SYSTEM) -> None:
         self._loop = asyncio.get_running_loop()
+        self._trust = trust
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpResponseParser(self)
         self._answer: Answer | None = None
@@ -133,7 +139,7 @@ class Connection(asyncio.Protocol):
         """
         async with asyncio.timeout(timeout_seconds):
             _, connection = await asyncio.get_running_loop().create_connection(
-                cls,
+                partial(cls, endpoint.trust),
                 endpoint.host,
                 endpoint.port,
                 ssl=endpoint.tls,
@@ -253,7 +259,7 @@ class Connection(asyncio.Protocol):
             self.exchanges > 1 and not self._received_ns and lost_ns - self.sent_ns <= STALE_WITHIN_NS
         )
         when = "inside the answer" if self._received_ns else "before the answer"
-        how = type(exc).__name__ if exc is not None else "end of file"
+        how = "end of file" if exc is None else tls_problem(exc, self._trust) or type(exc).__name__
         self._answer.fail("reset", f"the server closed the connection {when} ({how})")
         self._resolve()
 

@@ -16,6 +16,7 @@ from contract.errors import DriverError
 from contract.foreign_text import presentable
 from contract.records import RequestRecord
 from contract.redaction import Redactor
+from contract.trust import SYSTEM, Trust, tls_problem
 from runner.drivers.native.answer import Answer
 from runner.drivers.native.connection import Connection, Endpoint
 from runner.drivers.native.lanes import LaneQueue, OutgoingRequest
@@ -388,7 +389,8 @@ class _Load:
             limit = f" within {self._timeout_seconds:g} s" if self._timeout_seconds is not None else ""
             answer.fail("timeout", f"no connection to {where}{limit}")
         except OSError as error:
-            answer.fail("connect", f"cannot connect to {where}: {error}")
+            reason = tls_problem(error, self._endpoint.trust) or error
+            answer.fail("connect", f"cannot connect to {where}: {reason}")
         return None
 
     def _record(
@@ -450,6 +452,7 @@ async def send_load(
     stop: asyncio.Event,
     headers: Mapping[str, str] | None = None,
     api_key: str | None = None,
+    trust: Trust = SYSTEM,
     timeout_seconds: float | None = None,
     retries: int = 0,
     on_progress: Callable[[LoadProgress], None] | None = None,
@@ -466,6 +469,7 @@ async def send_load(
         on_record: called in the loop's thread with every attempt as it ends; what it raises ends the load.
         stop: once set nothing starts any more, and what is in flight is dropped and recorded as aborted.
         headers: sent with every request. `api_key` becomes a bearer Authorization header.
+        trust: for an address with https.
         timeout_seconds: longest time for a connect, and without a new token (`Connection.exchange`); None: no limit.
         retries: further attempts after a failure that another attempt may mend (no connection, reset, timeout,
             broken stream, HTTP 408, 429 and 5xx), with a growing pause; each is recorded.
@@ -486,7 +490,7 @@ async def send_load(
         )
     load = _Load(
         requests,
-        endpoint=Endpoint.of(url),
+        endpoint=Endpoint.of(url, trust),
         headers=headers or {},
         api_key=api_key,
         concurrency=concurrency,
@@ -509,6 +513,7 @@ def run_load(
     stop: threading.Event | None = None,
     headers: Mapping[str, str] | None = None,
     api_key: str | None = None,
+    trust: Trust = SYSTEM,
     timeout_seconds: float | None = None,
     retries: int = 0,
     on_progress: Callable[[LoadProgress], None] | None = None,
@@ -533,6 +538,7 @@ def run_load(
                 stop=stopped,
                 headers=headers,
                 api_key=api_key,
+                trust=trust,
                 timeout_seconds=timeout_seconds,
                 retries=retries,
                 on_progress=on_progress,

@@ -139,7 +139,7 @@ class PrefixCacheInferencer(GenInferencer):
     def _session(self) -> aiohttp.ClientSession:
         """As AISBench's, but without proxies of the environment: HitLab's own calls to the engine use none either."""
         return aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=self.batch_size + 1),
+            connector=aiohttp.TCPConnector(limit=self.batch_size + 1, **self.model.tls()),
             timeout=aiohttp.ClientTimeout(total=None),
             max_line_size=get_max_chunk_size(),
             trace_configs=[tracing()],
