@@ -145,8 +145,10 @@ def test_every_request_but_the_first_of_a_rank_shares_the_image(
     assert actual["image_tokens"]["total"] == COUNT * IMAGE_TOKENS[name]
 
     report = json.loads(hitlab("report", "--manifest", directory.manifest, "--json").out)
-    for metric in ("TTFT", "TPOT", "ITL", "E2EL"):
-        assert report["metrics"][metric]["N"] >= COUNT
+    for metric in ("TTFT", "E2EL"):
+        assert report["metrics"][metric]["N"] == COUNT
+    # On a busy machine an answer may arrive in one read: its tokens have no times of their own.
+    assert report["untimed"] + (report["metrics"]["TPOT"] or {"N": 0})["N"] == COUNT
     assert report["metrics"]["InputTokens"]["Average"] == len(ids)
     assert report["hit_rate"]["theoretical"] == report["hit_rate"]["actual"]
     (run,) = directory.runs.iterdir()

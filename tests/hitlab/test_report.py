@@ -46,7 +46,10 @@ def test_json_files_and_table_say_the_same(
     assert report["metrics"]["E2EL"]["Average"] == pytest.approx(
         statistics.fmean(record["e2el_s"] for record in records) * 1e3
     )
-    gaps = [gap * 1e3 for record in records for gap in record["itl_s"]]
+    # On a busy machine an answer may arrive in one read: its tokens have no times of their own.
+    timed = [record for record in records if any(record["itl_s"])]
+    assert report["untimed"] == sum(record["completion_tokens"] > 1 for record in records) - len(timed)
+    gaps = [gap * 1e3 for record in timed for gap in record["itl_s"]]
     assert report["metrics"]["ITL"]["Median"] == pytest.approx(statistics.median(gaps), rel=1e-5)
     assert report["metrics"]["ITL"]["N"] == len(gaps)
     assert report["metrics"]["InputTokens"]["N"] == len(records) == 30
