@@ -3,12 +3,15 @@
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from contract.errors import ServiceError
 from contract.measurement import Check, Finding
 from runner.control import ControlClient, refusal
-from runner.preflight import Preflight, RankChecks
 from runner.probe import ProbeResult, send_probe
+
+if TYPE_CHECKING:
+    from runner.preflight import Preflight, RankChecks
 
 ATTEMPTS = 10
 PAUSE_SECONDS = 0.5
@@ -23,7 +26,7 @@ class Reset:
 
 
 def reset_cache(
-    client: ControlClient, checked: Preflight, *, assume_empty_cache: bool, stop: threading.Event
+    client: ControlClient, checked: "Preflight", *, assume_empty_cache: bool, stop: threading.Event
 ) -> Reset:
     """Reset the cache and send the probes, which are in it, once more: they must miss on every rank.
 
@@ -52,7 +55,7 @@ def reset_cache(
     return Reset(Check(name="reset", status="warning", detail=message), tuple(findings))
 
 
-def _proof(client: ControlClient, checked: Preflight, results: Sequence[ProbeResult]) -> Check:
+def _proof(client: ControlClient, checked: "Preflight", results: Sequence[ProbeResult]) -> Check:
     """A probe that misses proves a reset only where it hit before."""
     if any(result.hits is None for result in results):
         reason = "hits are told in tokens neither by counters nor by answers"
@@ -65,7 +68,7 @@ def _proof(client: ControlClient, checked: Preflight, results: Sequence[ProbeRes
     )
 
 
-def _keeper(results: Sequence[ProbeResult], ranks: RankChecks) -> str:
+def _keeper(results: Sequence[ProbeResult], ranks: "RankChecks") -> str:
     """Who still has the tokens, by what counters (the engine's own cache) and answers (external tiers too) say."""
     own = [None if ranks.ledgers_differ else result.counted_hits for result in results]
     if any(own):
@@ -106,7 +109,7 @@ def reset_problem(client: ControlClient, stop: threading.Event) -> str | None:
     )
 
 
-def _send_again(client: ControlClient, checked: Preflight, stop: threading.Event) -> list[ProbeResult]:
+def _send_again(client: ControlClient, checked: "Preflight", stop: threading.Event) -> list[ProbeResult]:
     results, scrape = [], checked.ranks.scrape
     for probe in checked.probes:
         results.append(send_probe(client, probe, scrape, stop, checked.ranks.not_counting))

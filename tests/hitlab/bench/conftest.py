@@ -15,7 +15,10 @@ from tests.hitlab.conftest import BLOCK_SIZE, Ended, Hitlab
 from tests.misbehaving_server import MisbehavingServer, misbehaving_server
 
 CHAT = "/v1/chat/completions"
-CONFIG = SimulatorConfig(block_size=BLOCK_SIZE, ranks=1, max_model_len=8192, blocks_per_rank=4096)
+# Tokens come 2 ms apart: without any time between them an answer may arrive in one read, and has no decode speed.
+CONFIG = SimulatorConfig(
+    block_size=BLOCK_SIZE, ranks=1, max_model_len=8192, blocks_per_rank=4096, decode_tokens_per_second=500
+)
 # Small enough for a test, large enough that every workload has something to reuse.
 WORKLOADS: dict[str, list[str]] = {
     "long-doc-qa": [
