@@ -77,6 +77,13 @@ hand_secrets() { # NAMES of variables: in a file, because `docker inspect` shows
     options+=(--volume "$private/secrets:/run/hitlab-secrets:ro" --env HITLAB_SECRETS_FILE=/run/hitlab-secrets)
 }
 
+share_locks() { # for a service on the host's network: it sees the same engines as the runs outside of containers
+    local base=${XDG_RUNTIME_DIR:-/run/user/$(id -u)}
+    [ -w "$base" ] || base=${XDG_STATE_HOME:-$HOME/.local/state}
+    mkdir -p -m 700 "$base/hitlab/locks" 2>/dev/null || return 0 # HitLab itself says where it cannot write
+    options+=(--env XDG_RUNTIME_DIR="$base" --volume "$base/hitlab:$base/hitlab")
+}
+
 steps=0
 hitlab() { # SERVICE ARGUMENTS: HitLab's exit code, or 130 after a signal. Its container is gone when this returns.
     local code=0

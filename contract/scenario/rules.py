@@ -7,6 +7,7 @@ need, so that a mistake in one section does not hide those in another.
 from collections.abc import Iterator
 from pathlib import Path
 from unicodedata import category
+from urllib.parse import urlsplit
 
 from contract.errors import ScenarioError
 from contract.kinds import Mode
@@ -218,8 +219,19 @@ def service_rules(service: Service) -> Iterator[Problem]:
     urls = {name: getattr(service, name) for name in ("inference_url", "metrics_url", "reset_url")}
     urls |= {f"metrics_urls[{index}]": url for index, url in enumerate(service.metrics_urls or ())}
     for name, url in urls.items():
-        if url and not url.startswith(("http://", "https://")):
+        if url and not _is_address(url):
             yield Problem(f"service.{name}", f"found {show(url)}; must be a full http:// or https:// address")
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return False
+    if any(character.isspace() or category(character) == "Cc" for character in url):
+        return False
+    return url.startswith(("http://", "https://")) and bool(parts.hostname) and port != 0
 
 
 def aisbench_rules(aisbench: Aisbench) -> Iterator[Problem]:

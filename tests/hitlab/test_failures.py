@@ -3,6 +3,7 @@
 import itertools
 import time
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -10,8 +11,10 @@ import pytest
 
 from contract.rows import read_rows
 from contract.run_directory import MeasurementDirectory, RunDirectory
+from runner.engines.engine import Engine
+from runner.lock import engine_lock
 from runner.settle import settled_scrape
-from tests.hitlab.conftest import REQUESTS, Ended, Hitlab, Job, document, errors
+from tests.hitlab.conftest import REQUESTS, Ended, Hitlab, Job, WriteScenario, document, errors, prepared
 from tests.misbehaving_server import (
     METRICS,
     RESET,
@@ -400,3 +403,18 @@ def test_artifacts_changed_after_prepare_are_not_sent(
     assert path.name in error
     assert server.formal_requests == 0
     assert not directory.runs.exists()
+
+
+def test_a_run_never_holds_an_engine_that_another_has_under_another_name(
+    hitlab: Hitlab, engine_url: str, write_scenario: WriteScenario, tmp_path: Path
+) -> None:
+    path = write_scenario(engine_url)
+    prepared(hitlab, path)
+    other_name = engine_url.replace("127.0.0.1", "localhost")
+    held = Engine("external", f"{other_name}/v1/completions", (f"{other_name}/metrics",), None, "m", 2)
+    with engine_lock(held, tmp_path / "elsewhere", "the-first"):
+        ended = hitlab("run", "--scenario", path)
+    assert ended.code == 4
+    (error,) = errors(ended)
+    assert "run the-first (process" in error
+    assert ended.out == ""

@@ -519,3 +519,24 @@ def test_a_line_of_a_csv_file_has_an_end(tmp_path: Path) -> None:
     raw = {"requests": {"count": 2, "input_length": {"mode": "csv", "path": "lengths.csv"}}}
     (line,) = problems(raw, folder=tmp_path)
     assert "has a line of more than 1048576 characters" in line
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://[::1/",
+        "http://",
+        "http:///v1",
+        "http://h:99999/",
+        "http://h:x/",
+        "http://h:0/",
+        "http://a b/",
+        "http://h/\n",
+        "ftp://h/",
+    ],
+)
+@pytest.mark.parametrize("field", ["inference_url", "metrics_url", "reset_url"])
+def test_an_address_that_is_none_is_refused(field: str, url: str) -> None:
+    (line,) = problems({"service": {field: url}})
+    assert line.startswith(f"service.{field}: found ")
+    assert line.endswith("must be a full http:// or https:// address")

@@ -14,6 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from contract.errors import ScenarioError
+from runner.engines.engine import Engine
+from runner.lock import engine_lock
 from tests.hitlab.bench.conftest import CHAT, WORKLOADS, Bench, summary_of
 from tests.hitlab.conftest import Hitlab, end_of, errors, start_command
 from tests.misbehaving_server import (
@@ -533,3 +535,15 @@ def test_the_key_is_sent_and_never_written(
     for path in tmp_path.rglob("*"):
         assert not path.is_file() or API_KEY.encode() not in path.read_bytes(), path
     assert API_KEY not in ended.out + ended.err
+
+
+def test_a_bench_never_holds_an_engine_that_a_run_has_under_another_name(
+    bench: Bench, engine: str, tmp_path: Path
+) -> None:
+    other_name = engine.replace("127.0.0.1", "localhost")
+    held = Engine("external", f"{other_name}/v1/completions", (f"{other_name}/metrics",), None, "m", 1)
+    with engine_lock(held, tmp_path / "elsewhere", "the-first"):
+        ended = bench(engine, "random-prefill")
+    assert ended.code == 4
+    assert "run the-first (process" in errors(ended)[0]
+    assert ended.out == ""
