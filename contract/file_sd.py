@@ -10,6 +10,7 @@ Format: https://prometheus.io/docs/prometheus/latest/configuration/configuration
 import hashlib
 import ipaddress
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,10 @@ from contract.redaction import Redactor
 
 TARGETS = Path(".prometheus") / "targets"
 
+AUTHORITIES = "authorities"
+"""Folder beside the targets: certificates of authorities, one file per engine with https whose authority a run names.
+Prometheus reads it as SSL_CERT_DIR (compose.yaml), because a file of targets can name no authority."""
+
 ARTIFACTS_VARIABLE = "ARTIFACTS_DIR"
 """Names the folder that Prometheus looks under, for run directories that lie deeper in it."""
 
@@ -31,15 +36,19 @@ PROMETHEUS_VARIABLE = "PROMETHEUS_URL"
 """Set where a Prometheus is meant to see the runs: its address, as the runner sees it."""
 
 
+_CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----[^-]+-----END CERTIFICATE-----")
+
+
 @dataclass(frozen=True)
 class EngineTarget:
-    """An engine to scrape, and the labels that all its series get."""
+    """An engine to scrape, and the labels that all its series get. `authority`: file of who vouches for it (https)."""
 
     metrics_urls: tuple[str, ...]
     model: str
     run_id: str
     measurement: str
     engine_kind: str
+    authority: Path | None = None
 
 
 def target_folder(run_directory: Path) -> Path:
@@ -54,13 +63,39 @@ def target_path(folder: Path, engine_url: str) -> Path:
     return folder / f"{hashlib.sha256(engine_url.encode()).hexdigest()[:16]}.json"
 
 
+def authority_path(target: Path) -> Path:
+    """Where the certificate for the engine of a file of targets lies, if there is one."""
+    return target.parent.with_name(AUTHORITIES) / f"{target.stem}.pem"
+
+
 def write_target(path: Path, target: EngineTarget) -> None:
-    """Raises ArtifactError when the file cannot be written."""
+    """Raises ArtifactError when a file cannot be written."""
     with writing(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
+    _write_authority(authority_path(path), target.authority)
     groups = Redactor().document(target_groups(target))
     with whole_file(path) as file:
         file.write(orjson.dumps(groups, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+
+
+def remove_target(path: Path) -> None:
+    """Raises OSError."""
+    path.unlink(missing_ok=True)
+    authority_path(path).unlink(missing_ok=True)
+
+
+def _write_authority(path: Path, authority: Path | None) -> None:
+    """The certificates of a file, and nothing else of it: there may be a key beside them."""
+    if authority is None:
+        with writing(path):
+            path.unlink(missing_ok=True)
+        return
+    with writing(authority):
+        certificates = _CERTIFICATE.findall(read_file(authority))
+    with writing(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(path) as file:
+        file.write(b"\n".join(certificates) + b"\n")
 
 
 def target_groups(target: EngineTarget) -> list[dict[str, object]]:

@@ -73,7 +73,9 @@ def _context(trust: Trust, authority: tuple[str, str] | None) -> ssl.SSLContext:
         path, field = authority
         folder = Path(path).is_dir()
         try:
-            context = ssl.create_default_context(**{"capath" if folder else "cafile": path})
+            context = ssl.create_default_context(
+                cafile=None if folder else path, capath=path if folder else None
+            )
         except ssl.SSLError as error:
             raise ScenarioError(f"{field}: {path} holds no certificate of an authority in PEM") from error
         except OSError as error:
@@ -113,7 +115,7 @@ def tls_problem(error: BaseException, trust: Trust) -> str | None:
             return _not_believed(cause, trust)
         if isinstance(cause, ssl.SSLError):
             return _refused(cause, trust)
-        if isinstance(cause, BadStatusLine) and cause.line.startswith(_TLS_ALERT):
+        if isinstance(cause, BadStatusLine) and str(cause).startswith(_TLS_ALERT):
             return "speaks TLS there; write https:// in the address"
     return None
 

@@ -51,6 +51,12 @@ if [ -z "${PROMETHEUS_URL:-}" ] && [ -n "$(docker ps --quiet --filter label=com.
     export PROMETHEUS_URL=http://prometheus:9090
 fi
 [ -z "${PROMETHEUS_URL:-}" ] || options+=(--env PROMETHEUS_URL)
+for setting in SSL_CERT_FILE REQUESTS_CA_BUNDLE; do # whom to believe to be an engine with https
+    [ -n "${!setting:-}" ] || continue
+    [ -f "${!setting}" ] && [[ ${!setting} != *:* ]] || usage_error "$setting=${!setting}: no such file"
+    authority=$(realpath -- "${!setting}")
+    options+=(--volume "$authority:$authority:ro" --env "$setting=$authority")
+done
 export BUILDX_GIT_INFO=false # it would want the checkout to belong to the caller
 export TZ=${TZ:-$(readlink /etc/localtime | sed -n 's|.*/zoneinfo/||p')}
 

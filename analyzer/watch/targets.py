@@ -6,7 +6,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from contract.errors import ArtifactError
-from contract.file_sd import TARGETS, read_measurements
+from contract.file_sd import TARGETS, read_measurements, remove_target
 
 LOGGER = logging.getLogger("hitlab.watch")
 
@@ -33,6 +33,6 @@ def remove_old_targets(
                 continue
             # A run that begins now replaces the file, and its file must stay.
             if path.stat().st_ino == before.st_ino:
-                path.unlink()
+                remove_target(path)
         except (OSError, ArtifactError) as error:
             LOGGER.warning("%s", error)

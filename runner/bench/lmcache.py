@@ -14,6 +14,7 @@ from contract.foreign import (
     whole_number,
 )
 from contract.http_call import CallError, call
+from contract.trust import SYSTEM, Trust
 from enginemetrics.exposition import parse_exposition
 from enginemetrics.scrape import fetch
 from runner.bench.engine import base_url
@@ -47,8 +48,9 @@ class Lookups:
 class LmCache:
     """One server."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, trust: Trust = SYSTEM) -> None:
         self.url = base_url(url)
+        self._trust = trust
 
     def tokens_per_gb(self, model: str) -> int:
         """Tokens of this model in 2^30 bytes, all its workers together.
@@ -85,7 +87,7 @@ class LmCache:
     def lookups(self) -> Lookups:
         """Its lookup counters now. Raises ServiceError without metrics."""
         url = f"{self.url}/metrics"
-        (text,) = fetch(url, timeout_seconds=SECONDS)
+        (text,) = fetch(url, trust=self._trust, timeout_seconds=SECONDS)
         requested: dict[str, int] = {}
         hit: dict[str, int] = {}
         for sample in parse_exposition(text, source=url, buckets=False):
@@ -104,7 +106,7 @@ class LmCache:
     def _status(self) -> dict[str, Any]:
         url = f"{self.url}/status"
         try:
-            reply = call("GET", url, seconds=SECONDS)
+            reply = call("GET", url, seconds=SECONDS, trust=self._trust)
             body = json_document(reply.content)
         except (CallError, ForeignDocumentError) as error:
             raise ServiceError(

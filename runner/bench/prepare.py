@@ -123,7 +123,7 @@ def prepare_bench(
         script=script,
         tokenizer=counting.tokenizer,
         tokens=tokens,
-        lmcache=None if general.lmcache_url is None else LmCache(general.lmcache_url),
+        lmcache=None if general.lmcache_url is None else LmCache(general.lmcache_url, general.trust),
         skipped=skipped,
         reuse_expected=reuse_expected(plan),
     )

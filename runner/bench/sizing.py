@@ -34,7 +34,9 @@ def tokens_per_gb(settings: Settings, engine: BenchEngine) -> Size:
     if general.tokens_per_gb_kvcache is not None:
         return Size(general.tokens_per_gb_kvcache, "given")
     if general.lmcache_url is not None:
-        return Size(LmCache(general.lmcache_url).tokens_per_gb(engine.model), "LMCache's /status")
+        return Size(
+            LmCache(general.lmcache_url, general.trust).tokens_per_gb(engine.model), "LMCache's /status"
+        )
     told = _told_by_engine(engine)
     if told is not None:
         return Size(told, "vllm:cache_config_info (kv_cache_size_tokens, kv_cache_memory_bytes)")
@@ -57,7 +59,11 @@ def tier_tokens(settings: Settings, engine: BenchEngine, size: Size) -> int | No
     """Tokens in LMCache's memory tier, else in the engine's own cache; None when neither tells."""
     if settings.general.lmcache_url is not None and size.tokens_per_gb is not None:
         try:
-            return LmCache(settings.general.lmcache_url).memory_bytes() * size.tokens_per_gb // GB
+            return (
+                LmCache(settings.general.lmcache_url, settings.general.trust).memory_bytes()
+                * size.tokens_per_gb
+                // GB
+            )
         except ServiceError:
             if getattr(settings.parameters, "ktp_pool_size", None) is None:
                 raise

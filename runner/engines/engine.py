@@ -29,9 +29,9 @@ class Engine:
     model: str
     ranks: int
     container: ContainerRecord | None = None
+    log_to: Callable[[Path], None] | None = None
     logins: Mapping[str, Login] = field(default_factory=dict, repr=False)
     trust: Trust = SYSTEM
-    log_to: Callable[[Path], None] | None = None
 
     @property
     def base_url(self) -> str:

@@ -138,3 +138,20 @@ def test_flags_end_with_hitlabs_own_code(stand_in: StandIn) -> None:
     done = stand_in.run(REPOSITORY / "docker/bench-flags", "engine", "--workload", "random prefill")
     assert (done.returncode, done.stdout) == (7, "a summary\n")
     assert stand_in.calls()[-2].endswith(r"--workload random\ prefill ")
+
+
+@pytest.mark.parametrize("variable", ["SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"])
+def test_an_authority_of_the_environment_is_mounted_and_named(
+    stand_in: StandIn, tmp_path: Path, variable: str
+) -> None:
+    (tmp_path / "real.pem").write_text("x")
+    (tmp_path / "ca.pem").symlink_to("real.pem")
+    done = stand_in.run(**{variable: tmp_path / "ca.pem"})
+    assert done.returncode == 0, done.stderr
+    runs = [call for call in stand_in.calls() if " run " in call]
+    for call in runs:
+        assert f"--volume {tmp_path}/real.pem:{tmp_path}/real.pem:ro" in call
+        assert f"--env {variable}={tmp_path}/real.pem" in call
+    done = stand_in.run(**{variable: tmp_path / "gone.pem"})
+    assert done.returncode == 2
+    assert f"{variable}={tmp_path}/gone.pem: no such file" in done.stderr

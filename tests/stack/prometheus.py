@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import requests
+import yaml
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 START_SECONDS = 30.0
@@ -82,8 +83,13 @@ def running_prometheus(folder: Path, artifacts: Path, analyzer_port: int) -> Ite
         f"--storage.tsdb.path={folder / 'data'}",
         f"--web.listen-address=127.0.0.1:{port}",
     ]
+    compose = yaml.safe_load((REPOSITORY / "compose.yaml").read_text())
+    settings = compose["services"]["prometheus"]["environment"]
+    environment = os.environ | {
+        name: str(value).replace("/artifacts/", f"{artifacts}/") for name, value in settings.items()
+    }
     with (folder / "prometheus.log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
+        process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
         try:
             _wait_until_ready(f"http://127.0.0.1:{port}", process, folder / "prometheus.log")
             yield Prometheus(f"http://127.0.0.1:{port}")

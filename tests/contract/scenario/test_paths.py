@@ -33,6 +33,7 @@ def test_every_place_that_names_a_file_to_read() -> None:
         },
         "prefix_cache": {"groups": {"overrides": {"group-1": {"input_length": {"path": "one.csv"}}}}},
         "engine": {"kind": "vllm", "mounts": ["/adapters/one"]},
+        "service": {"ca_file": "ca.pem", "client_cert": "/keys/client.pem", "client_key": "/keys/client.key"},
         "aisbench": {"config": "/elsewhere/config.py", "work_dir": "/elsewhere"},
         "multimodal": {"mmmu_parquet_dir": "/elsewhere/mmmu"},
     }
@@ -44,6 +45,9 @@ def test_every_place_that_names_a_file_to_read() -> None:
         "tokenizer.path": "/models/Qwen",
         "aisbench.config": "/elsewhere/config.py",
         "engine.mounts": "/adapters/one",
+        "service.ca_file": f"{FOLDER}/ca.pem",
+        "service.client_cert": "/keys/client.pem",
+        "service.client_key": "/keys/client.key",
     }
 
 
