@@ -32,6 +32,8 @@ from analyzer.ledgers import (
     unknown_ledger,
 )
 from analyzer.measurements import find_measurement, latest_complete
+from analyzer.output_ledger import NAME as OUTPUT_TOKENS
+from analyzer.output_ledger import output_ledger
 from analyzer.prediction import Prediction, predict_hits, prediction_document
 from analyzer.recover import finished_measurement
 from analyzer.request_table import RequestTable, request_table
@@ -132,14 +134,15 @@ def measured_analysis(
         one_block_less=_one_block_less(requests, prediction),
         prediction_caveats=prediction.caveats,
     )
-    document["ledgers"] = ledgers_document(ledgers, seen)
+    output = output_ledger(scrapes.difference, requests, ranks, seen)
+    document["ledgers"] = ledgers_document(ledgers, seen) | {OUTPUT_TOKENS: output.document()}
     document |= differences(document["theoretical_hit_rate"], document["actual"]["global_hit_rate"])
     theory = document["theory"]["hit_tokens"], int(requests.plan.input_tokens.sum())
     document["agreement"] = agreement(*theory, ledgers)
-    document["validation"]["ledgers"] = ledger_states(ledgers, *theory)
+    document["validation"]["ledgers"] = ledger_states(ledgers, *theory) | {OUTPUT_TOKENS: output.state()}
     document["warnings"] += run_findings(measurement)
     document["warnings"] += warnings(document, scrapes, validation)
-    document["warnings"] += failed_or_repeated(document, requests, directory)
+    document["warnings"] += output.warnings() + failed_or_repeated(document, requests, directory)
     conclude(document)
     return document
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from analyzer.ledgers import NAMES, Ledger, ledger_differences
+from analyzer.output_ledger import NAME as OUTPUT_TOKENS
 
 THEORY = "theory"
 QUANTITIES = {"hits": "hit_tokens", "queries": "input_tokens"}
@@ -73,7 +74,8 @@ def _said(state: Mapping[str, Any]) -> str:
 
 
 def _changes(change: Mapping[str, Any]) -> list[str]:
-    return [f"{change[key]:+,} {key.replace('_', ' ')}" for key in QUANTITIES.values() if change.get(key)]
+    keys = (*QUANTITIES.values(), OUTPUT_TOKENS)
+    return [f"{change[key]:+,} {key.replace('_', ' ')}" for key in keys if change.get(key)]
 
 
 def incomplete_ledgers(states: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -155,7 +155,7 @@ def answers_ledger(requests: RequestTable, ranks: int) -> Ledger:
         tokens(np.ones(requests.count, dtype=np.bool_)),
         {
             rank: Tokens(reason=NO_SUCH_RANK) if chosen is None else tokens(chosen)
-            for rank, chosen in _requests_of_ranks(requests, ranks).items()
+            for rank, chosen in requests_of_ranks(requests, ranks).items()
         },
         {"hits": "usage.prompt_tokens_details.cached_tokens", "queries": "usage.prompt_tokens"},
         answers=int(requests.answered.sum()),
@@ -179,13 +179,13 @@ def prediction_ledger(
         total,
         {
             rank: Tokens(reason=NO_SUCH_RANK) if chosen is None else tokens(chosen)
-            for rank, chosen in _requests_of_ranks(requests, ranks).items()
+            for rank, chosen in requests_of_ranks(requests, ranks).items()
         },
         {"hits": "block pool model over token_ids.arrow", "queries": "token_ids.arrow"},
     )
 
 
-def _requests_of_ranks(requests: RequestTable, ranks: int) -> dict[int, Any]:
+def requests_of_ranks(requests: RequestTable, ranks: int) -> dict[int, Any]:
     """The requests of each rank; None where the service chose the rank."""
     if ranks == 1:
         return {0: np.ones(requests.count, dtype=np.bool_)}

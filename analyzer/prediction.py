@@ -118,11 +118,19 @@ def _admitted(requests: RequestTable) -> Integers:
     return reached[np.argsort(attempts.started_ns[reached], kind="stable")]
 
 
+def _output_tokens(requests: RequestTable, order: Integers) -> Integers:
+    """Tokens that these attempts wrote: never more than they were allowed, whatever their answers say."""
+    attempts = requests.attempts
+    allowed = np.maximum(requests.plan.max_tokens[attempts.position[order]], 1)
+    written: Integers = np.clip(attempts.completion_tokens[order], 1, allowed)
+    return written
+
+
 def _needed_blocks(requests: RequestTable, order: Integers, block_size: int) -> int:
     """Blocks that these attempts would take if none were ever reused."""
     attempts = requests.attempts
     tokens = requests.plan.input_tokens[attempts.position[order]]
-    output = np.maximum(attempts.completion_tokens[order], 1)
+    output = _output_tokens(requests, order)
     return int((-(-(tokens + output - 1) // block_size)).sum())
 
 
@@ -178,7 +186,7 @@ def _arrivals(requests: RequestTable, order: Integers) -> Iterator[Arrival]:
     attempts = requests.attempts
     lasted = np.nan_to_num(attempts.e2el_s[order], nan=0.0)
     ends = attempts.started_ns[order] + (lasted * 1e9).astype(np.int64)
-    output = np.maximum(attempts.completion_tokens[order], 1)
+    output = _output_tokens(requests, order)
     columns = (attempts.position[order], attempts.started_ns[order], ends, output)
     for start in range(0, order.size, _CHUNK):
         pieces = [column[start : start + _CHUNK].tolist() for column in columns]

@@ -98,6 +98,10 @@ class RequestTable:
         return self._answer(self.attempts.prompt_tokens)
 
     @cached_property
+    def completion_tokens(self) -> Integers:
+        return self._answer(self.attempts.completion_tokens)
+
+    @cached_property
     def cached_tokens(self) -> Integers:
         return self._answer(self.attempts.cached_tokens)
 

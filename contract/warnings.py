@@ -138,6 +138,11 @@ WARNING_TEXTS: Mapping[str, WarningText] = {
         "See the errors, remove their cause, and measure again; rates of this run are those of the requests that got "
         "through.",
     ),
+    "OUTPUT_TOKENS_DIFFER": WarningText(
+        "The engine's counter of generated tokens and the answers do not agree on how many tokens were written.",
+        "Read the cause in the message; speeds in tokens are made of what the answers say. A gateway that counts again, "
+        "failed requests and other traffic are where to look.",
+    ),
     "ATTEMPTS_REPEATED": WarningText(
         "Requests were sent again after a failure. An attempt that was given up may have left its prompt in the cache, "
         "where the next one finds it: the hit rate is then higher than the data was built for.",

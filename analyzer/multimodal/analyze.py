@@ -29,6 +29,8 @@ from analyzer.multimodal.expected import (
     together_with_the_first,
 )
 from analyzer.multimodal.requests import image_request_table, image_tokens
+from analyzer.output_ledger import NAME as OUTPUT_TOKENS
+from analyzer.output_ledger import output_ledger
 from analyzer.request_table import RequestTable
 from analyzer.scrapes import ScrapePair, stored_pair
 from contract.analysis import prepared_image_analysis
@@ -84,7 +86,8 @@ def image_analysis(
         findings=found,
     )
     document["prediction"] = {"hit_tokens": None, "hit_rate": None, "reason": NO_REPLAY}
-    document["ledgers"] = ledgers_document(ledgers, seen)
+    output = output_ledger(scrapes.difference, requests, service["dp_size"], seen)
+    document["ledgers"] = ledgers_document(ledgers, seen) | {OUTPUT_TOKENS: output.document()}
     rate = document["expected"]["hit_rate"]
     document |= (
         differences(rate, document["actual"]["global_hit_rate"])
@@ -94,12 +97,12 @@ def image_analysis(
     document["agreement"] = _agreement(document["expected"], ledgers)
     document["validation"]["ledgers"] = ledger_states(
         ledgers, document["expected"]["hit_tokens"], document["expected"]["input_tokens"]
-    )
+    ) | {OUTPUT_TOKENS: output.state()}
     document["warnings"] += run_findings(measurement)
     document["warnings"] += _warnings(
         document, scrapes, Validation.model_validate(measurement.validation), expected, requests
     )
-    document["warnings"] += failed_or_repeated(document, requests, directory)
+    document["warnings"] += output.warnings() + failed_or_repeated(document, requests, directory)
     conclude(document)
     return document
 

@@ -19,6 +19,7 @@ from generator.prepare import prepare
 from tests.analyzer.synthetic import MODEL, all_counters, record, scrape_text, write_records
 
 BLOCK = 16
+OUTPUT_TOKENS = 4
 
 
 @pytest.fixture(scope="session")
@@ -67,7 +68,7 @@ class Made:
                 group=row["group_id"],
                 dp_rank=row["dp_rank"],
                 prompt_tokens=row["actual_input_tokens"],
-                completion_tokens=4,
+                completion_tokens=OUTPUT_TOKENS,
                 **changes,
             )
             for row in self.rows
@@ -81,6 +82,7 @@ class Made:
             moved[rank] = all_counters(
                 sum(row["actual_input_tokens"] for row in mine),
                 sum(row["theoretical_hit_tokens"] for row in mine),
+                written=OUTPUT_TOKENS * len(mine),
             )
         return moved
 

@@ -92,7 +92,7 @@ def scrape_text(
     return "\n".join(lines) + "\n"
 
 
-def all_counters(queries: int, hits: int, external: int = 0) -> dict[str, int]:
+def all_counters(queries: int, hits: int, external: int = 0, written: int = 0) -> dict[str, int]:
     """What one rank of a recent engine exposes after this traffic. Hits are its own, without the external ones."""
     return {
         "queries": queries,
@@ -107,5 +107,5 @@ def all_counters(queries: int, hits: int, external: int = 0) -> dict[str, int]:
         "external_prefix_cache_queries_total": queries - hits if external else 0,
         "external_prefix_cache_hits_total": external,
         "num_preemptions_total": 0,
-        "generation_tokens_total": 0,
+        "generation_tokens_total": written,
     }

@@ -58,10 +58,12 @@ def test_a_clean_run_says_equal_of_every_ledger(make: Make) -> None:
         "cached_tokens": ("equal", "counters"),
         "computed": ("equal", "counters"),
         "prediction": ("equal", "counters"),
+        "output_tokens": ("equal", "counters"),
     }
     assert document["validation"]["status"] == "PASS"
     assert ledger_line(states) == (
-        "Ledgers: counters equal, by_source equal, cached_tokens equal, computed equal, prediction equal"
+        "Ledgers: counters equal, by_source equal, cached_tokens equal, computed equal, prediction equal, "
+        "output_tokens equal"
     )
 
 
