@@ -250,11 +250,9 @@ class _Adapter(HTTPAdapter):
     def cert_verify(self, *_: Any) -> None:
         """The context knows whom to trust."""
 
-    def build_connection_pool_key_attributes(
-        self, request: requests.PreparedRequest, *arguments: Any
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        host, _ = super().build_connection_pool_key_attributes(request, *arguments)
-        return host, {"ssl_context": self._tls}
+    def get_connection_with_tls_context(self, request: requests.PreparedRequest, *_: Any, **__: Any) -> Any:
+        options = {"ssl_context": self._tls} if self._tls is not None else {}
+        return self.poolmanager.connection_from_url(request.url, pool_kwargs=options)
 
     def init_poolmanager(self, *arguments: Any, **options: Any) -> None:
         super().init_poolmanager(*arguments, **options)
