@@ -12,6 +12,8 @@ from contract.files import open_file
 from contract.foreign_text import printable_json
 from contract.redaction import Redactor
 
+OUR_WORDS = ("phase", "status", "code")
+"""Fields whose values are words of HitLab's own, whatever the key is."""
 EventKind = Literal["run_started", "phase_started", "phase_finished", "warning", "run_finished"]
 
 
@@ -30,7 +32,10 @@ class EventLog:
 
     def write(self, kind: EventKind, **fields: Any) -> None:
         """`time` (ISO 8601, UTC) and `event`, then `fields`."""
-        told = {name: self._redact.document(value) for name, value in fields.items()}
+        told = {
+            name: value if name in OUR_WORDS else self._redact.document(value)
+            for name, value in fields.items()
+        }
         line = orjson.dumps({"time": utc_now(), "event": kind, **told}).decode()
         with writing(self._path):
             self._file.write(printable_json(line).encode() + b"\n")

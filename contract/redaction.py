@@ -12,8 +12,10 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal, get_origin
 from urllib.parse import quote, quote_plus, unquote, urlsplit
+
+from pydantic import BaseModel
 
 from contract.errors import ScenarioError
 
@@ -167,6 +169,17 @@ class Redactor:
         if isinstance(value, list | tuple):
             return [self.document(item) for item in value]
         return value
+
+    def own(self, value: Any, annotation: Any = None) -> Any:
+        """A document of ours, or a model of one: names of fields, and words that a field may have, are no secrets."""
+        if isinstance(value, BaseModel):
+            fields = type(value).model_fields
+            return {name: self.own(getattr(value, name), field.annotation) for name, field in fields.items()}
+        if isinstance(value, dict):
+            return {name: self.own(item) for name, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.own(item) for item in value]
+        return self(value) if isinstance(value, str) and get_origin(annotation) is not Literal else value
 
     def _item(self, name: Any, value: Any) -> Any:
         """A short secret as the whole value of a header that holds one."""

@@ -31,7 +31,7 @@ class MeasurementRecord:
 
     def update(self, **fields: Any) -> None:
         self.state = self.state.model_copy(update=fields)
-        write_document(self._directory.measurement, self._redact.document(self.state.model_dump(mode="json")))
+        write_document(self._directory.measurement, self._redact.own(self.state))
 
     def keep_scrape(self, path: Path, scrape: Scrape) -> None:
         with whole_file(path) as file:

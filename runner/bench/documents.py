@@ -11,6 +11,7 @@ from contract.kinds import BENCH
 from contract.manifest import Manifest
 from contract.measurement import EngineRecord, LoadRecord
 from contract.records import RequestRecord
+from contract.redaction import Redactor
 from contract.run_directory import MeasurementDirectory
 from runner.bench.fingerprint import fingerprint, fingerprint_parts
 from runner.bench.prepare import PreparedBench
@@ -57,6 +58,12 @@ def bench_manifest(prepared: PreparedBench, run_id: str) -> dict[str, Any]:
         "host": {"name": platform.node(), "system": platform.platform(), "cpus": os.cpu_count()},
         "effective_config": {"run": {"run_id": f"bench-{prepared.settings.workload.name}"}},
     }
+
+
+def redacted_manifest(document: dict[str, Any], redact: Redactor) -> dict[str, Any]:
+    """Without secrets, also where a key is a word that the document has anyway."""
+    words = ("kind", "status", "workload", "phases", "skipped_phases")
+    return {**redact.own(document), **{name: document[name] for name in words}}
 
 
 def first_measurement(

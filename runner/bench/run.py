@@ -25,7 +25,7 @@ from contract.progress import Progress, silent
 from contract.redaction import Redactor
 from contract.run_directory import MeasurementDirectory, create_run_directory
 from contract.streams import TableStream
-from runner.bench.documents import bench_manifest, first_measurement
+from runner.bench.documents import bench_manifest, first_measurement, redacted_manifest
 from runner.bench.evidence import cache_evidence, prediction
 from runner.bench.findings import (
     contamination,
@@ -96,7 +96,9 @@ def run_bench(
     with engine_lock(engine, output_dir, name), _rows(csv) as rows:
         directory = create_run_directory(output_dir / name, name)
         with command_log(directory.log("bench"), redact):
-            manifest = Manifest(directory, seal(redact.document(bench_manifest(prepared, directory.run_id))))
+            manifest = Manifest(
+                directory, seal(redacted_manifest(bench_manifest(prepared, directory.run_id), redact))
+            )
             write_document(directory.manifest, manifest.document)
             measurement = directory.new_measurement()
             record = MeasurementRecord(

@@ -4,6 +4,7 @@ import base64
 import html
 import json
 import urllib.parse
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -12,7 +13,9 @@ from hypothesis import strategies as st
 from contract import redaction
 from contract.effective_config import effective_config
 from contract.errors import ScenarioError
+from contract.events import EventLog
 from contract.foreign_text import presentable
+from contract.measurement import Check, Measurement, PhaseRecord
 from contract.redaction import (
     Redactor,
     learn,
@@ -215,3 +218,47 @@ def test_a_key_that_no_header_carries_is_refused_and_not_shown(
 def test_no_key() -> None:
     assert service_api_key("") == ""
     assert service_api_key(" \n") == ""
+
+
+WORDS = [
+    "complete",
+    "baseline",
+    "findings",
+    "interrupted",
+    "precheck",
+    "not_checked",
+    "preflight",
+    "started_at",
+]
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_a_key_that_is_a_word_of_ours_breaks_no_document(word: str, tmp_path: Path) -> None:
+    measurement = Measurement(
+        status="complete",
+        run_id="run",
+        stamp="stamp",
+        manifest_sha256="0",
+        started_at="2026-01-01T00:00:00+00:00",
+        service={"model": f"a {word}", "started_at": 1},
+        validation={},
+        phases=[
+            PhaseRecord(name="baseline", started_at="now"),
+            PhaseRecord(name="precheck", started_at="now"),
+        ],
+        preflight=[Check(name="x", status="not_checked", detail=f"the key is {word}")],
+    )
+    stored = Redactor(word).own(measurement)
+    read = Measurement.model_validate(stored)
+    assert (read.status, read.phases, read.preflight[0].status) == (
+        "complete",
+        measurement.phases,
+        "not_checked",
+    )
+    assert read.preflight[0].detail == "the key is ***"
+    assert read.service == {"model": "a ***", "started_at": 1}
+    log = EventLog(tmp_path / "events.jsonl", Redactor(word))
+    log.write("phase_started", phase=word, message=f"the key is {word}")
+    log.close()
+    event = json.loads((tmp_path / "events.jsonl").read_text())
+    assert (event["phase"], event["message"]) == (word, "the key is ***")
