@@ -24,7 +24,7 @@ from hitlab.commands import (
     watch,
 )
 from hitlab.secret_environment import load_secrets
-from hitlab.signals import end_on_sigterm, interruptible
+from hitlab.signals import end_on_signals, hear_no_more, interruptible
 from hitlab.terminal import Terminal, print_error, print_thread_exception, print_traceback
 
 app = typer.Typer(
@@ -74,7 +74,7 @@ app.add_typer(bench.app)
 
 def main(arguments: list[str] | None = None) -> None:
     """Run a command and exit with its code (design, section 7)."""
-    end_on_sigterm()
+    end_on_signals()
     threading.excepthook = print_thread_exception
     logging.getLogger("hitlab").addHandler(logging.NullHandler())
     arguments = sys.argv[1:] if arguments is None else arguments
@@ -83,6 +83,8 @@ def main(arguments: list[str] | None = None) -> None:
         load_secrets()
         code = app(arguments, standalone_mode=False, prog_name="hitlab")
     except HitLabError as error:
+        if error.exit_code == ExitCode.INTERRUPTED:
+            hear_no_more()
         print_error(str(error))
         if debug:
             print_traceback()
@@ -90,6 +92,7 @@ def main(arguments: list[str] | None = None) -> None:
     except typer.Exit as ending:
         sys.exit(ending.exit_code)
     except (KeyboardInterrupt, typer.Abort):
+        hear_no_more()
         print_error("interrupted")
         sys.exit(ExitCode.INTERRUPTED)
     except Exception as error:  # noqa: BLE001 - the last handler

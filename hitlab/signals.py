@@ -1,10 +1,13 @@
-"""Ending on SIGINT and SIGTERM: first by asking, then by KeyboardInterrupt."""
+"""Ending on SIGINT and SIGTERM: first by asking, then by KeyboardInterrupt, and once for all signals of one wish."""
 
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import wraps
+from math import inf
 from typing import ParamSpec
 
 from contract.errors import Interruption
@@ -12,11 +15,47 @@ from contract.errors import Interruption
 P = ParamSpec("P")
 
 GRACE_SECONDS = 0.5
+BURST_SECONDS = 0.25
+"""Signals so soon after one that asked are the same wish: a key that is held, a group that gets one from two sides."""
+DEAF_SECONDS = 5.0
+"""After a KeyboardInterrupt the command ends itself. Another one in between would leave that half done."""
 
 
-def end_on_sigterm() -> None:
+@dataclass
+class _Heard:
+    """When, by the monotonic clock, a stop was asked for and KeyboardInterrupt was raised."""
+
+    asked: float = -inf
+    raised: float = -inf
+
+
+_heard = _Heard()
+
+
+def end_on_signals() -> None:
     """SIGTERM ends a command as Ctrl-C does: files in the making are removed, and the exit code is 130."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
+
+
+def hear_no_more() -> None:
+    """The interrupted command says its last line and ends with its own code. The interpreter, which takes its handlers
+    away before its last steps, would die of a signal that came then."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _interrupt(_number: int, _frame: object) -> None:
+    now = time.monotonic()
+    if now - _heard.asked < BURST_SECONDS or now - _heard.raised < DEAF_SECONDS:
+        return
+    _raise(now)
+
+
+def _raise(now: float) -> None:
+    _heard.raised = now
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    raise KeyboardInterrupt
 
 
 def interruptible(command: Callable[P, int | None]) -> Callable[P, int | None]:
@@ -41,15 +80,21 @@ def stop_on_signals() -> Iterator[threading.Event]:
     """
     stop = threading.Event()
 
-    def ask(number: int, _frame: object) -> None:
+    def ask(number: int, frame: object) -> None:
         if stop.is_set():
             if number == signal.SIGINT:
-                raise KeyboardInterrupt
+                _interrupt(number, frame)
             return
         stop.set()
+        _heard.asked = time.monotonic()
         signal.setitimer(signal.ITIMER_REAL, GRACE_SECONDS)
 
-    handlers = {signal.SIGINT: ask, signal.SIGTERM: ask, signal.SIGALRM: signal.default_int_handler}
+    def too_late(_number: int, _frame: object) -> None:
+        now = time.monotonic()
+        if now - _heard.raised >= DEAF_SECONDS:
+            _raise(now)
+
+    handlers = {signal.SIGINT: ask, signal.SIGTERM: ask, signal.SIGALRM: too_late}
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield stop

@@ -33,6 +33,7 @@ from runner.prepared import PreparedData
 from runner.prometheus_target import published
 from runner.reset import reset_cache
 from runner.settle import Settled, quiet_scrape, settled_scrape
+from runner.undisturbed import last_words, undisturbed
 from runner.warmup import contamination, warm_up
 
 LOGGER = logging.getLogger("hitlab.runner")
@@ -94,14 +95,16 @@ def measure(
             service=config["service"],
             validation=config["validation"],
         )
-        record = MeasurementRecord(directory, first, redact)
         client = ControlClient(
             engine,
             api_key=api_key,
             timeout_seconds=scenario.service.timeout_seconds,
             engine_label_map=scenario.service.engine_label_map,
         )
+        record: MeasurementRecord | None = None
         try:
+            with undisturbed():  # from its first file on, an end is written into it
+                record = MeasurementRecord(directory, first, redact)
             with (
                 published(engine, manifest.directory, directory) as unseen,
                 _driver(
@@ -111,13 +114,18 @@ def measure(
                 record.mention(unseen)
                 _run_phases(scenario, prepared, client, directory, record, api_key, stop, progress, aisbench)
         except (StoppedRun, KeyboardInterrupt) as error:
-            record.interrupt()
+            with last_words():
+                if record is not None:
+                    record.interrupt()
             raise StoppedRun(directory) from error
         except BaseException as error:
+            if record is None:
+                raise
             checks = {"preflight": list(error.checks)} if isinstance(error, PreflightError) else {}
             if stop.is_set() and isinstance(error, ServiceError):
                 # A step that was cut short says nothing about the engine.
-                record.interrupt(**checks)
+                with last_words():
+                    record.interrupt(**checks)
                 raise StoppedRun(directory) from error
             findings = (
                 [*record.state.findings, found] if (found := finding_of(error)) else record.state.findings

@@ -13,6 +13,7 @@ from contract.measurement import Finding, Measurement, Phase, PhaseRecord
 from contract.redaction import Redactor
 from contract.run_directory import MeasurementDirectory
 from runner.control import Scrape
+from runner.undisturbed import undisturbed
 
 LOGGER = logging.getLogger("hitlab.runner")
 STOPPED = "stopped by the user"
@@ -61,11 +62,12 @@ class MeasurementRecord:
             LOGGER.warning("%s: %s", finding.code, finding.message)
 
     def finish(self, status: str, error: str | None = None, **fields: Any) -> None:
-        try:
-            self.update(status=status, error=error, finished_at=utc_now(), **fields)
-            self.events.write("run_finished", status=status, error=error)
-        finally:
-            self.events.close()
+        with undisturbed():
+            try:
+                self.update(status=status, error=error, finished_at=utc_now(), **fields)
+                self.events.write("run_finished", status=status, error=error)
+            finally:
+                self.events.close()
 
     def interrupt(self, **fields: Any) -> None:
         self._end_early("interrupted", STOPPED, **fields)
@@ -81,7 +83,12 @@ class MeasurementRecord:
         )
 
     def _end_early(self, status: str, error: str, **fields: Any) -> None:
-        """As `finish`, but for a run that ends by an exception: that one counts, whatever the disk says to this."""
+        """As `finish`, but for a run that ends by an exception: that one counts, whatever the disk says to this.
+
+        A run that had just finished has, whatever came then.
+        """
+        if self.state.finished_at is not None:
+            return
         try:
             self.finish(status, error, **fields)
         except ArtifactError as second:

@@ -48,6 +48,7 @@ from runner.page_identity import foreign_page
 from runner.prometheus_target import published
 from runner.reset import reset_problem
 from runner.settle import Settled, quiet_scrape, settled_scrape
+from runner.undisturbed import last_words, undisturbed
 from runner.workloads.plan import Phase
 
 LOGGER = logging.getLogger("hitlab.runner")
@@ -101,27 +102,36 @@ def run_bench(
             )
             write_document(directory.manifest, manifest.document)
             measurement = directory.new_measurement()
-            record = MeasurementRecord(
-                measurement, first_measurement(prepared, manifest, measurement), redact
-            )
-            bench = _Bench(prepared, measurement, record, rows, tally, stop, progress, api_key)
+            bench: _Bench | None = None
             try:
+                with undisturbed():  # from its first file on, an end is written into it
+                    first = first_measurement(prepared, manifest, measurement)
+                    record = MeasurementRecord(measurement, first, redact)
+                    bench = _Bench(prepared, measurement, record, rows, tally, stop, progress, api_key)
                 with published(engine, directory, measurement) as unseen:
                     record.mention(unseen)
                     bench.run()
             except (_Stopped, KeyboardInterrupt) as error:
-                bench.end_early()
-                record.interrupt()
+                if bench is None:
+                    raise
+                with last_words():
+                    bench.end_early()
+                    record.interrupt()
                 raise StoppedBench(BenchRun(manifest, measurement, "interrupted")) from error
             except HitLabError as error:
-                bench.end_early()
+                if bench is None:
+                    raise
                 if stop.is_set():
-                    record.interrupt()
+                    with last_words():
+                        bench.end_early()
+                        record.interrupt()
                     raise StoppedBench(BenchRun(manifest, measurement, "interrupted")) from error
+                bench.end_early()
                 record.fail(error)
                 raise
             except BaseException as error:
-                record.fail(error)
+                if bench is not None:
+                    record.fail(error)
                 raise
             status: Literal["complete", "partial"] = "partial" if bench.failed else "complete"
             record.finish(status)

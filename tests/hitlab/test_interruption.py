@@ -137,6 +137,39 @@ def test_a_signal_ends_every_phase_in_time(
     assert document(directory.analysis)["status"] == "prepared"
 
 
+@pytest.mark.parametrize(
+    ("misbehaviour", "wait"),
+    [
+        (preflight_hangs, until("/v1/models", 1)),
+        (load_hangs, until_formal(16)),
+        (last_scrape_hangs, until_formal(REQUESTS)),
+    ],
+)
+def test_many_signals_are_one_wish(
+    server: MisbehavingServer,
+    job: Job,
+    misbehaviour: Callable[[MisbehavingServer], None],
+    wait: Callable[[MisbehavingServer], None],
+) -> None:
+    """A key that is held, or a process group that is signalled again and again."""
+    directory = job(service=PATIENT, driver=DRIVER)
+    misbehaviour(server)
+    process = start_command("run", "--scenario", directory.root.parent / "scenario.json")
+    wait(server)
+    for number in (signal.SIGINT, signal.SIGTERM) * 40:
+        if process.poll() is None:
+            process.send_signal(number)
+            time.sleep(0.01)
+    ended = end_of(process)
+    assert ended.code == 130, ended.err
+    assert "Traceback" not in ended.err
+    assert "Exception ignored" not in ended.err
+    measurement = measurement_of(directory)
+    assert errors(ended) == [f"ERROR: interrupted; what was measured is kept in {measurement.root}"]
+    assert document(measurement.measurement)["status"] == "interrupted"
+    assert json.loads(measurement.events.read_text().splitlines()[-1])["event"] == "run_finished"
+
+
 def test_a_second_ctrl_c_does_not_wait(server: MisbehavingServer, job: Job) -> None:
     directory = job(service=PATIENT)
     preflight_hangs(server)

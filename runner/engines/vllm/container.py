@@ -1,9 +1,6 @@
 """The container itself: made, started, asked, and removed, whatever happened."""
 
-import signal
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -135,27 +132,3 @@ def remove_container(container: Any) -> None:
     except docker.errors.APIError as error:
         if error.status_code != 409:  # its removal is on its way
             raise
-
-
-@contextmanager
-def undisturbed() -> Iterator[None]:
-    """Signals wait until the block is done: an impatient second Ctrl-C must not leave an engine behind.
-
-    They are caught and sent again afterwards. A signal mask would not do: the kernel gives a signal to any thread, and
-    Python handles it in the main one.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield  # signals are the main thread's
-        return
-    came: list[int] = []  # in the order of their coming
-    before = {
-        number: signal.signal(number, lambda received, _frame: came.append(received))
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
-    }
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        for received in dict.fromkeys(came):
-            signal.raise_signal(received)

@@ -36,7 +36,6 @@ from runner.engines.vllm.container import (
     remove_container,
     save_log,
     start_container,
-    undisturbed,
 )
 from runner.engines.vllm.diagnosis import reason_of, tail
 from runner.engines.vllm.docker_host import digest_of, docker_client, present_image, told_in_one_line
@@ -50,6 +49,7 @@ from runner.engines.vllm.ownership import (
     new_claim,
     owner_labels,
 )
+from runner.undisturbed import undisturbed
 
 LOGGER = logging.getLogger("hitlab.runner")
 

@@ -16,7 +16,7 @@ from contract.run_directory import RunDirectory
 from contract.scenario import parse_scenario
 from runner.engines.engine import Engine
 from runner.engines.vllm import managed_engine
-from runner.engines.vllm.container import undisturbed
+from runner.undisturbed import undisturbed
 from tests.runner.engines.fake_docker import FakeContainer, FakeDocker, FakeImage, api_error, health_server
 
 SECRET = "canary-51c2"  # noqa: S105 - planted, to be looked for
