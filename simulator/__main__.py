@@ -3,6 +3,7 @@
 import sys
 
 from contract.errors import HitLabError
+from contract.foreign_text import visible
 from simulator.config import SimulatorConfig
 from simulator.options import parse_options
 from simulator.process import CONFIG_ON_STDIN
@@ -18,7 +19,7 @@ def main() -> int:
         else:
             run_simulator(parse_options(arguments))
     except HitLabError as error:
-        print(error, file=sys.stderr)
+        print(visible(str(error)), file=sys.stderr)
         return int(error.exit_code)
     return 0
 

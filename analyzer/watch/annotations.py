@@ -96,7 +96,7 @@ def _phases(
             tag("phase", name),
             start,
             ended.get(name, end_ms),
-            f"<b>{escape(name)}</b>" + (f": {PHASES[name]}" if name in PHASES else ""),
+            f"<b>{_text(name)}</b>" + (f": {PHASES[name]}" if name in PHASES else ""),
             (*common, "phase", tag("phase", name)),
         )
         for name, start in started.items()
@@ -131,7 +131,7 @@ def _warnings(
         known = WARNING_TEXTS.get(code)
         text = f"<b>{_text(code)}</b>: {_text(warning_message(warning))}"
         if known is not None:
-            text += f"<br>{escape(known.meaning)}"
+            text += f"<br>{_text(known.meaning)}"
         annotations.append(Annotation(key, time_ms, None, text, (*common, "warning", key)))
     return annotations
 
@@ -149,8 +149,8 @@ def _verdict(
         called = verdict_of(status, None) or "failed"
         return f"<b>{called}</b>: no result: {_text(status)}: {_text(str(reason))}"
     status, called = str(analysis["status"]), str(verdict_of(analysis["status"], analysis))
-    more = "" if status in ("complete", called) else f" ({escape(status)})"
-    verdict = f"<b>{escape(called)}</b>{more}: "
+    more = "" if status in ("complete", called) else f" ({_text(status)})"
+    verdict = f"<b>{_text(called)}</b>{more}: "
     if is_bench(dict(analysis)):
         return verdict + _bench_result(analysis)
     rates = ", ".join(
@@ -168,7 +168,7 @@ def _bench_result(analysis: Mapping[str, Any]) -> str:
     results = analysis["results"]
     ttft = results["mean_ttft_ms"]
     return (
-        f"{escape(str(analysis['config']['workload']))}: {results['successful_requests']} of "
+        f"{_text(str(analysis['config']['workload']))}: {results['successful_requests']} of "
         f"{results['total_requests']} requests answered"
         + ("." if ttft is None else f", mean TTFT {ttft:.1f} ms.")
     )
