@@ -40,9 +40,9 @@ class AttemptReader:
     What servers said in them passes `redact`, and is made presentable.
     """
 
-    def __init__(self, folder: Path, redact: Redactor) -> None:
+    def __init__(self, folder: Path, redact: Redactor | None = None) -> None:
         self._folder = folder
-        self._redact = redact
+        self._redact = redact or Redactor()
         self._files: dict[Path, _File] = {}
         self.spans: list[Span] = []
 

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 from hitlab_aisbench.answer import Answer
-from hitlab_aisbench.attempts import Attempts, Row
+from hitlab_aisbench.attempts import Attempts, Row, masked
 
 from contract.errors import DriverError
 from contract.records import to_batch
 from contract.redaction import Redactor
 from runner.drivers.aisbench.attempts import AttemptReader
+from tests.secret_spellings import spellings, traces
 
 ROW = Row(position=3, request_id="request-00000003", group="group-1", dp_rank=1, lane_sequence=2)
 
@@ -90,7 +91,7 @@ def test_a_line_that_is_still_being_written_is_read_later(tmp_path: Path) -> Non
     other = tmp_path / "other"
     other.mkdir()
     file = other / "attempts.1.jsonl"
-    reader, found = AttemptReader(other, Redactor()), []
+    reader, found = AttemptReader(other), []
     with file.open("wb", buffering=0) as growing:
         fcntl.flock(growing, fcntl.LOCK_EX)
         for byte in whole:
@@ -106,3 +107,33 @@ def test_what_the_plugin_does_not_write_is_refused(tmp_path: Path, line: bytes) 
     (tmp_path / "attempts.1.jsonl").write_bytes(line)
     with pytest.raises(DriverError, match="not what HitLab's AISBench plugin writes"):
         list(AttemptReader(tmp_path, Redactor("s3cret-key")).read())
+
+
+KEY = 'sk-canary-51c2+/"x'
+HOSTILE = "\x1b]0;owned\x07\u202eevil\x9b31m"
+
+
+@pytest.mark.parametrize("name", spellings(KEY))
+def test_no_spelling_of_a_key_and_no_escape_of_a_terminal_comes_through(tmp_path: Path, name: str) -> None:
+    said = f"no such key: {spellings(KEY)[name]} {HOSTILE}"
+    answer = Answer()
+    answer.fail("http", said)
+    answer.finish_reason = said
+    with Attempts(tmp_path, secret=KEY) as attempts:
+        attempts.begin(ROW, 1)
+        attempts.end(ROW, 1, 1, 1.0, answer)
+    (record,) = AttemptReader(tmp_path, Redactor(KEY)).read()
+    for text in (record.error_text, record.finish_reason):
+        assert text is not None
+        assert text.isprintable()
+        assert "***" in text
+        assert not [trace for trace in traces(KEY) if trace in text.encode()]
+
+
+def test_what_aisbench_keeps_for_itself_has_no_key() -> None:
+    for name in ("plain", "repr", "json", "url", "base64"):
+        assert "***" in masked(f"key {spellings(KEY)[name]}", KEY)
+        assert KEY not in masked(f"key {spellings(KEY)[name]}", KEY)
+    assert masked("the word is a", "a") == "the word is a"
+    assert masked("Bearer a", "a") == "Bearer ***"
+    assert masked("no key", "") == "no key"

@@ -141,3 +141,21 @@ def test_progress_bars_are_shown_and_not_kept(tmp_path: Path) -> None:
         process.last_words()
     assert "".join(said) == "1/3\r2/3\r3/3\nend\n"
     assert (tmp_path / "aisbench.log").read_text() == "3/3\nend\n"
+
+
+def test_what_it_prints_does_nothing_to_a_terminal(tmp_path: Path) -> None:
+    """Colours and the moves of progress bars go, whatever else does not print is shown as its escape."""
+    text = "\\x1b[31mred\\x1b[0m \\x1b[1A\\x1b]0;owned\\x07 \\u202eevil \\x9b2J s3cret-key"
+    program = START.replace("a line with s3cret-key", text)
+    with started(tmp_path, program + f'print("{text}\\r", end="", flush=True)\n') as (process, said):
+        process.ready(threading.Event())
+        process.go(tmp_path)
+        _ended(process)
+        words = process.last_words()
+    shown = r"red \x1b]0;owned\x07 \u202eevil \x9b2J ***"
+    assert said[0] == f"{shown}\n"
+    assert said[-1] in (f"{shown}\r", f"{shown}\n")
+    assert words.isprintable()
+    log = (tmp_path / "aisbench.log").read_text()
+    assert log.splitlines()[0] == shown
+    assert all(character.isprintable() for character in log if character != "\n")
