@@ -153,9 +153,12 @@ def read_json(raw: bytes, content_type: str) -> Any:
 def _read_with_position(raw: bytes) -> Any:
     # Error text and position are the standard library's, as in FastAPI; it also reads NaN.
     try:
-        return json.loads(raw)
-    except UnicodeDecodeError as error:
-        raise RefusedError("There was an error parsing the body") from error
+        value = json.loads(raw)
+        # Half a character passes for JSON, and is no text that a tokenizer takes.
+        json.dumps(value, ensure_ascii=False).encode()
+        return value
+    except UnicodeEncodeError as error:
+        raise RefusedError(str(error)) from error
     except json.JSONDecodeError as error:
         raise _invalid(
             [
@@ -168,6 +171,8 @@ def _read_with_position(raw: bytes) -> Any:
                 }
             ]
         ) from error
+    except (ValueError, RecursionError) as error:  # no UTF-8, thousands of digits, thousands of levels
+        raise RefusedError("There was an error parsing the body") from error
 
 
 def read_generation(kind: type[Body], data: Any) -> Body:

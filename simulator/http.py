@@ -15,6 +15,14 @@ import httptools
 
 logger = logging.getLogger(__name__)
 
+LARGEST_HEAD = 64 * 2**10
+"""Bytes of a request line and its headers."""
+LARGEST_BODY = 64 * 2**20
+MOST_PIPELINED = 100
+"""Requests of one connection that wait for their turn."""
+LINGER_SECONDS = 2.0
+"""How long a refused client may go on sending, so that it reads why."""
+
 _REASONS = {int(status): status.phrase for status in HTTPStatus}
 
 
@@ -48,6 +56,8 @@ class _Incoming:
     target: bytearray = field(default_factory=bytearray)
     headers: dict[str, str] = field(default_factory=dict)
     body: bytearray = field(default_factory=bytearray)
+    head_bytes: int = 0
+    in_head: bool = True
 
 
 class Response:
@@ -112,7 +122,8 @@ Handler = Callable[[Request, Response], Awaitable[None]]
 class Connection(asyncio.Protocol):
     """One client connection: requests are answered in order, one at a time.
 
-    A client that goes away cancels the handler that works for it.
+    A client that goes away cancels the handler that works for it. One that sends too much is refused, and what it goes on
+    sending is not read into memory.
     """
 
     def __init__(self, handler: Handler, connections: set["Connection"]) -> None:
@@ -125,6 +136,7 @@ class Connection(asyncio.Protocol):
         self._writable = asyncio.Event()
         self._writable.set()
         self._transport: asyncio.Transport | None = None
+        self._refusal: bytes | None = None
 
     # asyncio.Protocol
 
@@ -142,15 +154,20 @@ class Connection(asyncio.Protocol):
             self._task.cancel()
 
     def data_received(self, data: bytes) -> None:
+        if self._refusal is not None:
+            return
+        incoming = self._incoming
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            body = b"Invalid HTTP request received."
-            self.write(
-                b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain; charset=utf-8\r\n"
-                b"content-length: %d\r\nconnection: close\r\n\r\n%b" % (len(body), body)
-            )
-            self.close()
+            self._refuse(400, b"Invalid HTTP request received.")
+        if self._incoming is incoming and incoming.in_head:
+            # The parser tells a header when it is complete.
+            incoming.head_bytes += len(data)
+            if incoming.head_bytes > LARGEST_HEAD:
+                self._refuse(431, b"The request's headers are too large.")
+        if self._refusal is not None and self._task is None:
+            self._end_refused()
 
     def pause_writing(self) -> None:
         self._writable.clear()
@@ -167,16 +184,38 @@ class Connection(asyncio.Protocol):
         self._incoming.target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        self._incoming.head_bytes += len(name) + len(value)
         self._incoming.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
+        self._incoming.in_head = False
+        if self._incoming.head_bytes + len(self._incoming.target) > LARGEST_HEAD:
+            self._refuse(431, b"The request's headers are too large.")
+            return
+        length = self._incoming.headers.get("content-length", "")
+        # The parser has checked that it is a number.
+        if len(length) > 18 or (length and int(length) > LARGEST_BODY):
+            self._refuse(413, b"The request's body is too large.")
+            return
         if self._incoming.headers.get("expect", "").lower() == "100-continue":
             self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, body: bytes) -> None:
+        if self._refusal is not None:
+            return
         self._incoming.body += body
+        if len(self._incoming.body) > LARGEST_BODY:
+            self._incoming.body.clear()
+            self._refuse(413, b"The request's body is too large.")
 
     def on_message_complete(self) -> None:
+        if self._refusal is not None:
+            return
+        if len(self._queue) >= MOST_PIPELINED:
+            # Nothing is said: the answers before it are not read either.
+            self._queue.clear()
+            self._refusal = b""
+            return
         self._queue.append(
             Request(
                 self._parser.get_method().decode("ascii"),
@@ -206,6 +245,27 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
+    def _refuse(self, status: int, text: bytes) -> None:
+        """The last answer of this connection, behind those that are still to come."""
+        if self._refusal is None:
+            head = f"HTTP/1.1 {status} {_REASONS[status]}\r\ncontent-type: text/plain; charset=utf-8\r\n"
+            self._refusal = head.encode() + b"content-length: %d\r\nconnection: close\r\n\r\n%b" % (
+                len(text),
+                text,
+            )
+
+    def _end_refused(self) -> None:
+        transport = self._transport
+        if transport is None:
+            return
+        if not self._refusal:
+            transport.abort()
+            return
+        transport.write(self._refusal)
+        transport.write_eof()
+        # What is still on its way is thrown away: a reset would take the answer with it.
+        asyncio.get_running_loop().call_later(LINGER_SECONDS, self.close)
+
     async def _answer_queue(self) -> None:
         try:
             while self._queue:
@@ -213,8 +273,12 @@ class Connection(asyncio.Protocol):
                 if not await self._answer(request):
                     self.close()
                     return
+                if self._queue:
+                    await asyncio.sleep(0)  # the others' turn
         finally:
             self._task = None
+        if self._refusal is not None:
+            self._end_refused()
 
     async def _answer(self, request: Request) -> bool:
         """Answer one request; True when the connection may stay."""
@@ -228,7 +292,9 @@ class Connection(asyncio.Protocol):
             if not response.started:
                 response.send(500, b"Internal Server Error", "text/plain; charset=utf-8")
             return False
-        return request.keep_alive
+        if not self._writable.is_set():
+            await self._writable.wait()  # a client that does not read gets no further answers
+        return request.keep_alive and self._transport is not None
 
 
 _last_date = (0, "")

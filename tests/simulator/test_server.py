@@ -596,3 +596,75 @@ def test_small_streams_are_served_by_the_hundred(client: Client) -> None:
             while not received.endswith(b"0\r\n\r\n"):
                 received += connection.recv(65536)
     assert rounds / (time.perf_counter() - start) > 330
+
+
+MEGABYTE = 10**6
+TOO_MUCH = {
+    "a header": (b"GET /health HTTP/1.1\r\nX: ", b"a" * MEGABYTE, 431),
+    "headers": (b"GET /health HTTP/1.1\r\n", b"X: aaaa\r\n" * 10**5, 431),
+    "a target": (b"GET /", b"a" * MEGABYTE, 431),
+    "a body that is announced": (
+        b"POST /v1/completions HTTP/1.1\r\nContent-Length: 100000000\r\n\r\n",
+        b"a" * MEGABYTE,
+        413,
+    ),
+    "a body in chunks": (
+        b"POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"f4240\r\n" + b"a" * MEGABYTE + b"\r\n",
+        413,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TOO_MUCH)
+def test_too_much_is_refused_with_its_status_and_others_are_served_meanwhile(
+    client: Client, name: str
+) -> None:
+    first, piece, status = TOO_MUCH[name]
+    with socket.create_connection(client.address, timeout=20) as connection:
+        connection.sendall(first)
+        for _ in range(80):
+            connection.sendall(piece)  # what is refused is thrown away, so the client can read why
+        assert requests.get(client.url + "/health", timeout=20).status_code == 200
+        received = b""
+        while data := connection.recv(65536):
+            received += data
+    assert received.startswith(b"HTTP/1.1 %d " % status)
+    assert b"connection: close" in received
+
+
+def test_a_hundred_requests_at_once_are_answered_and_thousands_are_hung_up_on(client: Client) -> None:
+    request, last = (
+        b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nconnection: close\r\n\r\n",
+    )
+    assert client.raw(request * 99 + last, until=b"never").count(b"HTTP/1.1 200 OK") == 100
+    try:
+        received = client.raw(request * 20_000, until=b"never")
+    except ConnectionError:
+        received = b""
+    assert received.count(b"HTTP/1.1 200 OK") <= 101
+    assert requests.get(client.url + "/health", timeout=20).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[" * 100_000,
+        b"[" * 3000 + b"]" * 3000,
+        b'{"prompt": "\\ud800", "max_tokens": 1}',
+        b'{"prompt": "a", "model": "\\ud800"}',
+        b'{"prompt": "a", "request_id": "\\ud800"}',
+        b'{"prompt": "a", "\\ud800": 1}',
+        b'{"prompt": "a", "max_tokens": ' + b"9" * 5000 + b"}",
+        b'{"prompt": "\xff"}',
+        b'{"prompt": ' + b"[" * 900 + b"]" * 900 + b"}",
+    ],
+)
+@pytest.mark.parametrize("path", [COMPLETIONS, CHAT, "/tokenize", "/detokenize"])
+def test_what_no_tokenizer_takes_is_a_bad_request(client: Client, path: str, body: bytes) -> None:
+    answer = requests.post(
+        client.url + path, data=body, headers={"content-type": "application/json"}, timeout=20
+    )
+    assert answer.status_code == 400, answer.text
+    assert answer.json()["error"]["code"] == 400
