@@ -16,8 +16,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from analyzer.request_table import Floats, RequestTable, record_batches
+from contract.measurement import LoadRecord
 from contract.planned import UNKNOWN, Integers
 from contract.run_directory import MeasurementDirectory
+
+LABELS = {
+    "Concurrency": "Concurrency (mean)",
+    "Max Concurrency": "Concurrency (asked)",
+    "Peak Concurrency": "Concurrency (peak)",
+}
+"""How tables for readers name those of `common_metrics` whose names leave it open what they are."""
 
 Unit = Literal["ms", "tokens", "token/s"]
 METRICS: dict[str, Unit] = {
@@ -253,11 +261,12 @@ def _text(value: float, unit: Unit) -> str:
 
 
 def common_metrics(
-    performance: Performance, concurrency: int | None
+    performance: Performance, load: LoadRecord | None
 ) -> dict[str, dict[str, int | str | None]]:
     """The metrics of the whole load in AISBench's form, key -> {"total": value}; None where nothing was answered.
 
-    Concurrency is the mean number of requests in flight, Max Concurrency what the load was limited to.
+    Concurrency is the mean number of requests in flight, Max Concurrency what was asked for, as in AISBench's own table;
+    Peak Concurrency, which AISBench does not have, the most that were in flight at once.
     """
     seconds = performance.duration_seconds
 
@@ -271,7 +280,8 @@ def common_metrics(
         "Failed Requests": performance.total_requests - performance.success_requests,
         "Success Requests": performance.success_requests,
         "Concurrency": None if mean is None else str(round(mean, 4)),
-        "Max Concurrency": concurrency,
+        "Max Concurrency": load.concurrency if load else None,
+        "Peak Concurrency": load.max_in_flight if load else None,
         "Request Throughput": per_second(performance.success_requests, "req/s"),
         "Total Input Tokens": performance.input_tokens,
         "Total Generated Tokens": performance.output_tokens,

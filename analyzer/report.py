@@ -12,6 +12,7 @@ from analyzer.actual import reported
 from analyzer.measurements import find_measurement, latest_complete
 from analyzer.multimodal.requests import requests_of
 from analyzer.performance import (
+    LABELS,
     METRICS,
     NOT_STREAMED,
     Performance,
@@ -51,7 +52,7 @@ def performance_report(manifest: Manifest, stamp: str | None = None) -> dict[str
         performance = measure_performance(
             requests, directory, streamed=streamed, wall_seconds=load.wall_seconds if load else None
         )
-        common = common_metrics(performance, load.concurrency if load else None)
+        common = common_metrics(performance, load)
         paths = {name: directory.root / f"report.{name}" for name in ("csv", "json")}
         with whole_file(paths["csv"]) as file:
             file.write(csv_text(performance).encode())
@@ -159,7 +160,7 @@ def report_tables(report: dict[str, Any]) -> list[Table]:
         metrics.add_row(name, *cells)
     common = Table("Common Metric", "Value", box=box.DOUBLE_EDGE)
     for name, item in report["common"].items():
-        common.add_row(name, "N/A" if item["total"] is None else str(item["total"]))
+        common.add_row(LABELS.get(name, name), "N/A" if item["total"] is None else str(item["total"]))
     rate = report["hit_rate"]
     for title, key in (("Theoretical", "theoretical"), ("Actual", "actual"), ("Answers'", "cached_tokens")):
         common.add_row(f"{title} Hit Rate", "N/A" if rate[key] is None else f"{rate[key]:.2%}")

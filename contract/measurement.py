@@ -104,8 +104,9 @@ class ImageRecord(_Part):
 class LoadRecord(_Part):
     """How the formal load went, beside the request records.
 
-    `lane_wait_seconds`: slot-seconds that stayed empty while requests waited for their lanes; null when a request rate
-    left slots empty as well.
+    `mean_while_waiting`: requests in flight, on average over the time in which others were left to start; null when all
+    started at once. `lane_wait_seconds`: slot-seconds that stayed empty while requests waited for their lanes; null when
+    a request rate left slots empty as well.
     """
 
     driver: str
@@ -122,6 +123,7 @@ class LoadRecord(_Part):
     mean_in_flight: float
     max_in_flight: int
     lane_wait_seconds: float | None
+    mean_while_waiting: float | None = None
 
 
 class AisbenchRecord(_Part):

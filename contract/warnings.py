@@ -58,6 +58,12 @@ WARNING_TEXTS: Mapping[str, WarningText] = {
         "Lower the concurrency, the number of groups or the lengths, or give the engine more KV cache. The message says "
         "how many hit tokens the block model loses; if eviction is what you want to see, compare with the prediction.",
     ),
+    "CONCURRENCY_NOT_REACHED": WarningText(
+        "Fewer requests are in flight than were asked for, although others are left to start: latencies and throughput "
+        "are those of a lighter load.",
+        "Ask for what can be reached (driver.concurrency, else aisbench.model.batch_size), or plan more lanes: in cold "
+        "mode each group on each rank is one, and sends one request at a time.",
+    ),
     "IMAGE_CACHE_NOT_RESET": WarningText(
         "The caches of processed images and of their encodings could not be emptied, so the engine may have known the "
         "image when the load began.",

@@ -1,5 +1,6 @@
 """`inspect`: what a scenario can reach, without tokenizer, corpus or engine."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,19 @@ from contract.redaction import Redactor
 from contract.run_directory import RunDirectory, create_run_directory
 from contract.scenario import Scenario, load_scenario
 from generator.plan.plan import Plan, build_plan
+from generator.plan_warnings import plan_warnings
 from generator.summary import length_summary, route_counts, trajectory_summary
 from generator.version import plugin_version
 
 
-def inspect(scenario_path: Path, output_dir: Path | None = None) -> dict[str, Any]:
+def inspect(
+    scenario_path: Path,
+    output_dir: Path | None = None,
+    warn: Callable[[str], None] = lambda _text: None,
+) -> dict[str, Any]:
     """Plan the scenario, leave an `inspected` manifest, and return the summary to show.
 
-    `output_dir` is used instead of the scenario's.
+    `output_dir` is used instead of the scenario's; `warn` gets what `plan_warnings` finds.
     """
     scenario = load_scenario(scenario_path)
     if output_dir is not None:
@@ -32,6 +38,9 @@ def inspect(scenario_path: Path, output_dir: Path | None = None) -> dict[str, An
         summary |= {"log": str(directory.log("inspect")), "manifest": str(directory.manifest)}
         write_inspected_manifest(directory, scenario, scenario_path, "text", summary)
         log.info("inspected %s: %s", scenario_path, summary)
+        for warning in plan_warnings(scenario, plan):
+            log.warning(warning)
+            warn(warning)
     return summary
 
 

@@ -25,6 +25,7 @@ from contract.scenario import Scenario, load_scenario
 from contract.token_ids import ROWS_PER_BATCH, TOKEN_IDS_SCHEMA, Int32Array, token_ids_batch
 from generator.corpus_selection import corpus_selection
 from generator.plan.plan import Plan, build_plan
+from generator.plan_warnings import plan_warnings
 from generator.reuse import directory_for_prepare
 from generator.summary import length_summary, prefix_cache_summary, theory, trajectory_summary
 from generator.version import plugin_version
@@ -60,10 +61,12 @@ def prepare(
     output_dir: Path | None = None,
     progress: Progress = silent,
     note: Callable[[str], None] | None = None,
+    warn: Callable[[str], None] = lambda _text: None,
 ) -> dict[str, str]:
     """Build and write everything that a run needs. Returns the paths to show, in the guide's order.
 
-    `discard_measurements` is for `overwrite` alone. `note` gets what the user should know about where the data lies.
+    `discard_measurements` is for `overwrite` alone. `note` gets what the user should know about where the data lies,
+    `warn` what `plan_warnings` finds, before the prompts are built.
 
     Raises ScenarioError when the data cannot be built; then no manifest is written.
     """
@@ -93,6 +96,9 @@ def prepare(
             log.info(choice.note)
             if note is not None:
                 note(choice.note)
+        for warning in plan_warnings(scenario, plan):
+            log.warning(warning)
+            warn(warning)
         directory.manifest.unlink(missing_ok=True)  # from here on the directory holds no valid data
         files, unique = write_requests(directory, scenario, plan, prompts, progress)
         document = manifest_document(scenario, plan, tokenizer, corpus, prompts, directory, unique)

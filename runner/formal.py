@@ -160,4 +160,5 @@ def _native_load(
         mean_in_flight=summary.mean_in_flight,
         max_in_flight=summary.max_in_flight,
         lane_wait_seconds=summary.lane_wait_seconds,
+        mean_while_waiting=summary.mean_while_waiting,
     )

@@ -10,6 +10,7 @@ from typing import Any
 
 from contract.artifact_check import check_artifacts
 from contract.command_log import command_log
+from contract.concurrency import not_reached
 from contract.effective_config import effective_config
 from contract.errors import ExitCode, Interruption, ServiceError
 from contract.events import utc_now
@@ -63,6 +64,7 @@ def measure(
     progress: Progress = silent,
     scenario_folder: Path | None = None,
     say: Callable[[str], None] = _to_stderr,
+    warn: Callable[[str], None] = lambda _text: None,
     on_begin: Callable[[MeasurementDirectory], None] = lambda _directory: None,
 ) -> ExitCode:
     """Measure once and leave everything in a new directory under `result/runs/`, which `on_begin` is told.
@@ -70,7 +72,7 @@ def measure(
     Returns how the measurement ended (`Measurement.ending`). Setting `stop`, or KeyboardInterrupt, ends the run early;
     what was measured is kept and StoppedRun is raised. Any other error is recorded in measurement.json before it goes on
     to the caller. `scenario_folder` is where relative paths of an AISBench template start (default: the current
-    directory); `say` gets what AISBench prints, as it comes.
+    directory); `say` gets what AISBench prints, as it comes; `warn` what the checks warn of, before the load.
     """
     manifest = prepared.manifest
     api_key = service_api_key(scenario.service.api_key)
@@ -112,7 +114,9 @@ def measure(
                 ) as aisbench,
             ):
                 record.mention(unseen)
-                _run_phases(scenario, prepared, client, directory, record, api_key, stop, progress, aisbench)
+                _run_phases(
+                    scenario, prepared, client, directory, record, api_key, stop, progress, warn, aisbench
+                )
         except (StoppedRun, KeyboardInterrupt) as error:
             with last_words():
                 if record is not None:
@@ -173,6 +177,7 @@ def _run_phases(
     api_key: str,
     stop: threading.Event,
     progress: Progress,
+    warn: Callable[[str], None],
     aisbench: AisbenchLoad | None,
 ) -> None:
     manifest = prepared.manifest
@@ -192,12 +197,14 @@ def _run_phases(
             found = image_preflight(client, scenario, manifest, prepared.tokenizer, stop)
             checked, images = found.checked, found.images
         else:
-            checked = preflight(client, scenario, manifest, prepared.tokenizer, stop)
+            asked = aisbench.concurrency if aisbench is not None else scenario.concurrency
+            checked = preflight(client, scenario, manifest, prepared.tokenizer, stop, asked)
         record.update(
             preflight=list(checked.checks), engine=_engine_record(client.engine, checked), images=images
         )
         for finding in checked.findings:
             record.find(finding)
+            warn(f"{finding.code}: {finding.message}")
     go_on()
     with record.phase("reset"):
         reset = reset_cache(
@@ -247,6 +254,9 @@ def _run_phases(
         )
         for finding in outcome.findings:
             record.find(finding)
+        lighter = not_reached(outcome.load)
+        if lighter is not None and lighter.code not in {finding.code for finding in record.state.findings}:
+            record.find(lighter)
     # Counters that are known to stand still are not waited for.
     expected = formal.expected_queries if checked.ranks.not_counting is None else None
     counted = _finish(client, directory, record, baseline, expected, stop, progress)

@@ -10,7 +10,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
+
 from cachemodel.releases import pool_rules
+from contract.concurrency import too_few_lanes
 from contract.engine_version import parse_version
 from contract.errors import NotThisEngineError, ServiceError
 from contract.manifest import Manifest
@@ -124,12 +127,22 @@ class CheckList:
 
 
 def preflight(
-    client: ControlClient, scenario: Scenario, manifest: Manifest, tokenizer: Tokenizer, stop: threading.Event
+    client: ControlClient,
+    scenario: Scenario,
+    manifest: Manifest,
+    tokenizer: Tokenizer,
+    stop: threading.Event,
+    concurrency: int | None = None,
 ) -> Preflight:
-    """Run all checks. Nothing of the prepared data is sent."""
+    """Run all checks. Nothing of the prepared data is sent.
+
+    `concurrency` is the driver's, where it is not the scenario's.
+    """
     checks = CheckList()
     with checks.of_one_engine():
-        return _preflight(client, scenario, manifest, tokenizer, stop, checks)
+        return _preflight(
+            client, scenario, manifest, tokenizer, concurrency or scenario.concurrency, stop, checks
+        )
 
 
 def _preflight(
@@ -137,6 +150,7 @@ def _preflight(
     scenario: Scenario,
     manifest: Manifest,
     tokenizer: Tokenizer,
+    concurrency: int,
     stop: threading.Event,
     checks: CheckList,
 ) -> Preflight:
@@ -148,7 +162,9 @@ def _preflight(
     cache = engine_cache(page.scrape.snapshot)
     check_prefix_caching(cache, checks)
     _check_block_size(cache, scenario, requests["input_length_summary"]["max"], checks)
-    _check_capacity(cache, scenario, manifest, tokenizer, version, stop, checks)
+    plan = planned_columns(manifest.directory.full)
+    _check_concurrency(plan, concurrency, scenario.service.dp_size, checks)
+    _check_capacity(cache, scenario, manifest, tokenizer, plan, concurrency, version, stop, checks)
     samples = sample_prompts(manifest)
     _check_tokens(client, scenario, tokenizer, samples, checks)
     unit = cache.match_unit or scenario.tokenizer.block_size
@@ -247,17 +263,31 @@ def _check_block_size(cache: EngineCache, scenario: Scenario, longest_input: int
     checks.require("block_size", problem, f"{expected} tokens, on every rank")
 
 
+def _check_concurrency(plan: PlannedColumns, asked: int, ranks: int, checks: CheckList) -> None:
+    """Requests of one lane go one at a time, so lanes limit how many are in flight."""
+    if plan.lane is None:
+        checks.require("concurrency", None, f"{asked}; requests wait for no lanes")
+        return
+    lanes = np.unique(plan.lane).size
+    problem = too_few_lanes(asked, lanes=lanes, groups=len(plan.groups), ranks=ranks)
+    if problem is None:
+        checks.require("concurrency", None, f"{asked} of {lanes} lanes at a time")
+    else:
+        checks.warn("concurrency", "CONCURRENCY_NOT_REACHED", problem)
+
+
 def _check_capacity(
     cache: EngineCache,
     scenario: Scenario,
     manifest: Manifest,
     tokenizer: Tokenizer,
+    plan: PlannedColumns,
+    concurrency: int,
     version: str | None,
     stop: threading.Event,
     checks: CheckList,
 ) -> None:
     """What a rank holds at once must fit its pool, and what is shared must stay there until it is wanted again."""
-    plan = planned_columns(manifest.directory.full)
     unit, ranks = scenario.tokenizer.block_size, scenario.service.dp_size
 
     def loss(blocks: int) -> Loss:
@@ -269,14 +299,14 @@ def _check_capacity(
                 plan,
                 rows,
                 warmups,
-                concurrency=scenario.concurrency,
+                concurrency=concurrency,
                 blocks=blocks,
                 block_size=unit,
                 rules=pool_rules(parse_version(version)),
                 on_step=until_stopped(stop),
             )
 
-    need = demand(plan, concurrency=scenario.concurrency, ranks=ranks, block_size=unit)
+    need = demand(plan, concurrency=concurrency, ranks=ranks, block_size=unit)
     judge_capacity(cache, need, plan, unit=unit, ranks=ranks, loss=loss, checks=checks)
 
 

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from analyzer.html_report.text import grouped, milliseconds, percent, seconds
-from analyzer.performance import METRICS, Performance, common_metrics, untimed_note
+from analyzer.performance import LABELS, METRICS, Performance, common_metrics, untimed_note
 from analyzer.table import result_rows
 from contract.manifest import Manifest
 from contract.measurement import Measurement
@@ -343,12 +343,15 @@ def load_table(performance: Performance | None, measurement: Measurement | None)
     if performance is None:
         return None
     load = measurement.load if measurement else None
-    common = common_metrics(performance, load.concurrency if load else None)
+    common = common_metrics(performance, load)
     return Table(
         "The load as a whole",
         ("metric", "value"),
         [
-            [Cell(name), known(item["total"], _whole, "nothing was answered, or the run ended early")]
+            [
+                Cell(LABELS.get(name, name)),
+                known(item["total"], _whole, "nothing was answered, or the run ended early"),
+            ]
             for name, item in common.items()
         ],
     )

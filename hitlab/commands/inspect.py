@@ -7,7 +7,7 @@ import typer
 
 from contract.errors import ScenarioError
 from hitlab.arguments import ScenarioPath
-from hitlab.terminal import print_json
+from hitlab.terminal import print_json, print_warning
 
 
 def command(
@@ -25,4 +25,7 @@ def command(
     from generator.inspect import inspect
     from generator.multimodal.prepare import inspect_images
 
-    print_json((inspect if mode == "text" else inspect_images)(scenario, output_dir))
+    if mode == "text":
+        print_json(inspect(scenario, output_dir, warn=print_warning))
+    else:
+        print_json(inspect_images(scenario, output_dir))

@@ -1,5 +1,6 @@
 """Build the request data of a scenario; its hit rate is known from then on."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -7,7 +8,7 @@ import typer
 
 from contract.errors import ScenarioError
 from hitlab.arguments import ScenarioPath
-from hitlab.terminal import Terminal, print_json, print_note
+from hitlab.terminal import Terminal, print_json, print_note, print_warning
 
 
 def command(
@@ -51,7 +52,7 @@ def command(
 
     terminal: Terminal = context.obj
     with terminal.progress() as progress:
-        build = prepare if mode == "text" else prepare_images
+        build = partial(prepare, warn=print_warning) if mode == "text" else prepare_images
         shown = build(
             scenario,
             overwrite=overwrite,

@@ -1,7 +1,7 @@
 """Measure an engine with prepared data and analyse the result."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -99,6 +99,12 @@ def command(
             f"(older: {choice.passed_over}; --manifest decides)\n"
         )
     begun: list[MeasurementDirectory] = []
+    said: set[str] = set()
+
+    def warn(text: str) -> None:
+        said.add(text)
+        print_warning(text)
+
     try:
         with (
             terminal.progress() as progress,
@@ -114,6 +120,7 @@ def command(
                 progress=progress,
                 scenario_folder=scenario.resolve().parent,
                 say=terminal.say,
+                warn=warn,
                 on_begin=begun.append,
             )
     finally:
@@ -122,11 +129,11 @@ def command(
             print(begun[0].root)
     if measure_only:
         return int(code)
-    return show_result(prepared.manifest.directory.manifest, begun[0])
+    return show_result(prepared.manifest.directory.manifest, begun[0], said)
 
 
-def show_result(manifest: Path, measured: MeasurementDirectory) -> int:
-    """Analyse, print title, table and path, and return the exit code."""
+def show_result(manifest: Path, measured: MeasurementDirectory, said: Set[str] = frozenset()) -> int:
+    """Analyse, print title, table, path and the warnings that have not been `said` before; return the exit code."""
     from analyzer.analyze import analyze_measurement
     from analyzer.table import result_table, result_title
     from contract.manifest import read_prepared_manifest
@@ -137,7 +144,9 @@ def show_result(manifest: Path, measured: MeasurementDirectory) -> int:
     print_text(f"Detailed analysis is available at: {analysis.path}")
     print_ledgers(analysis.document)
     for warning in analysis.document["warnings"]:
-        print_warning(f"{warning['code']}: {warning_message(warning)}")
+        text = f"{warning['code']}: {warning_message(warning)}"
+        if text not in said:
+            print_warning(text)
     if analysis.message and analysis.exit_code != ExitCode.DONE:
         print_error(analysis.message)
     return int(analysis.exit_code)

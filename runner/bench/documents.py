@@ -154,4 +154,5 @@ def load_record(summary: LoadSummary, concurrency: int, timeout_seconds: float) 
         mean_in_flight=summary.mean_in_flight,
         max_in_flight=summary.max_in_flight,
         lane_wait_seconds=summary.lane_wait_seconds,
+        mean_while_waiting=summary.mean_while_waiting,
     )

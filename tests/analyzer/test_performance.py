@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from analyzer.performance import common_metrics, measure_performance, summarize
 from analyzer.report import csv_text
+from contract.measurement import LoadRecord
 from contract.run_directory import MeasurementDirectory
 from tests.analyzer.synthetic import measured, record, row
 
@@ -155,14 +156,19 @@ def test_why_there_are_no_token_times(tmp_path: Path, changes: dict, reason: str
 def test_common_metrics_are_of_the_whole_load(mixed: tuple) -> None:
     requests, records, directory = mixed
     found = measure_performance(requests, directory, streamed=True, wall_seconds=8.0)
-    common = {name: item["total"] for name, item in common_metrics(found, 5).items()}
+    load = LoadRecord(
+        driver="native", concurrency=5, stream=True, retries=0, timeout_seconds=9.0, started=40, finished=39, failed=1,
+        aborted=0, retried=0, wall_seconds=8.0, mean_in_flight=3.5, max_in_flight=4, lane_wait_seconds=0.0,
+    )  # fmt: skip
+    common = {name: item["total"] for name, item in common_metrics(found, load).items()}
     assert list(common) == [
         "Benchmark Duration", "Total Requests", "Failed Requests", "Success Requests", "Concurrency",
-        "Max Concurrency", "Request Throughput", "Total Input Tokens", "Total Generated Tokens",
+        "Max Concurrency", "Peak Concurrency", "Request Throughput", "Total Input Tokens", "Total Generated Tokens",
         "Input Token Throughput", "Output Token Throughput", "Total Token Throughput",
     ]  # fmt: skip
     assert common["Benchmark Duration"] == "8000.0 ms"
     assert (common["Total Requests"], common["Failed Requests"], common["Max Concurrency"]) == (40, 1, 5)
+    assert common["Peak Concurrency"] == 4
     assert common["Request Throughput"] == "4.875 req/s"
     fine = [item for item in records if item.error_kind is None]
     total = sum(item.prompt_tokens + item.completion_tokens for item in fine)
@@ -207,6 +213,6 @@ def test_nothing_answered_is_null_with_a_reason(tmp_path: Path) -> None:
     found = measure_performance(requests, MeasurementDirectory(tmp_path), streamed=True, wall_seconds=3.0)
     assert set(found.summaries.values()) == {None}
     assert set(found.unavailable.values()) == {"no request was answered"}
-    common = common_metrics(found, 1)
+    common = common_metrics(found, None)
     assert common["Request Throughput"]["total"] is None
     assert common["Failed Requests"]["total"] == 1

@@ -81,7 +81,7 @@ def test_a_fitting_engine_passes_every_check(check: CheckEngine, make: MakeEngin
     statuses = {item.name: item.status for item in found.checks}
     assert set(statuses.values()) == {"ok"}
     assert {
-        "model", "longest_request", "idle", "prefix_caching", "block_size", "kv_capacity", "tokenizer",
+        "model", "longest_request", "idle", "prefix_caching", "block_size", "concurrency", "kv_capacity", "tokenizer",
         "metrics_page", "rank_0", "rank_1",
     } == set(statuses)  # fmt: skip
     assert found.findings == ()

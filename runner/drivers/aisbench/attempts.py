@@ -18,10 +18,11 @@ _FIELDS = RequestRecord._fields
 
 @dataclass(frozen=True)
 class Span:
-    """When an attempt was under way, in nanoseconds of one clock for all processes."""
+    """When an attempt was under way, in nanoseconds of one clock for all processes. `first`: of its request."""
 
     start_ns: int
     end_ns: int
+    first: bool = True
 
 
 @dataclass
@@ -67,7 +68,7 @@ class AttemptReader:
                     file.open[event["position"], event["attempt"]] = event
                 else:
                     del file.open[event["position"], event["attempt"]]
-                    self.spans.append(Span(event["started_ns"], event["ended_ns"]))
+                    self.spans.append(Span(event["started_ns"], event["ended_ns"], event["attempt"] == 1))
                     yield self._record(event)
             except (orjson.JSONDecodeError, KeyError, TypeError) as error:
                 raise DriverError(
@@ -87,7 +88,7 @@ class AttemptReader:
         """The attempts that began and never ended, because the process did."""
         for file in self._files.values():
             for event in file.open.values():
-                self.spans.append(Span(event["started_ns"], now_ns))
+                self.spans.append(Span(event["started_ns"], now_ns, event["attempt"] == 1))
                 nothing = dict.fromkeys(_FIELDS) | {"itl_s": [], "chunks": 0}
                 yield self._record({**nothing, **event, "error_kind": kind, "error_text": text})
             file.open.clear()

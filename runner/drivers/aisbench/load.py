@@ -74,6 +74,11 @@ class AisbenchLoad:
         self._redact = redact
         self._ready: dict[str, Any] = {}
 
+    @property
+    def concurrency(self) -> int:
+        """What AISBench was told, by the scenario or by its own template, once it is ready."""
+        return int(self._ready["batch_size"])
+
     def wait_until_ready(self, stop: threading.Event) -> None:
         """Return once AISBench has all it needs, or `stop` is set. Raises DriverError: it lacks something."""
         self._ready = self._process.ready(stop) or {}
@@ -179,6 +184,7 @@ class AisbenchLoad:
             max_in_flight=shape.max_in_flight,
             # With a request rate slots are empty for that reason as well, and the two cannot be told apart.
             lane_wait_seconds=None if ready["request_rate"] else shape.empty_seconds if self._lanes else 0.0,
+            mean_while_waiting=shape.mean_while_waiting,
         )
 
     def _record(self, folder: Path, code: int | None, results: Results | None) -> AisbenchRecord:

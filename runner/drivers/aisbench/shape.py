@@ -8,12 +8,14 @@ from runner.drivers.aisbench.attempts import Span
 
 @dataclass(frozen=True)
 class LoadShape:
-    """`empty_seconds`: slot-seconds without a request although there were some left to start."""
+    """`empty_seconds`: slot-seconds without a request although there were some left to start. `mean_while_waiting`: in
+    flight on average over that time; None when all started at once."""
 
     wall_seconds: float
     mean_in_flight: float
     max_in_flight: int
     empty_seconds: float
+    mean_while_waiting: float | None = None
 
 
 def load_shape(spans: Iterable[Span], *, slots: int, rows: int) -> LoadShape:
@@ -23,19 +25,30 @@ def load_shape(spans: Iterable[Span], *, slots: int, rows: int) -> LoadShape:
     """
     # At one moment ends come before starts: a slot that changes hands is not counted twice.
     changes = sorted(
-        change for span in spans for change in ((span.start_ns, 1), (max(span.end_ns, span.start_ns), -1))
+        change
+        for span in spans
+        for change in ((span.start_ns, 1, span.first), (max(span.end_ns, span.start_ns), -1, False))
     )
     if not changes:
         return LoadShape(0.0, 0.0, 0, 0.0)
-    busy = empty = in_flight = highest = started = 0
+    busy = empty = in_flight = highest = started = left = busy_while_left = 0
     before = changes[0][0]
-    for moment, change in changes:
+    for moment, change, first in changes:
         passed = moment - before
         busy += passed * in_flight
         empty += passed * max(0, min(slots - in_flight, rows - started))
+        if started < rows:
+            left += passed
+            busy_while_left += passed * in_flight
         before = moment
         in_flight += change
-        started += change > 0
+        started += first
         highest = max(highest, in_flight)
     wall = before - changes[0][0]
-    return LoadShape(wall / 1e9, busy / wall if wall else 0.0, highest, empty / 1e9)
+    return LoadShape(
+        wall / 1e9,
+        busy / wall if wall else 0.0,
+        highest,
+        empty / 1e9,
+        busy_while_left / left if left else None,
+    )

@@ -61,6 +61,11 @@ class LaneQueue:
         self.have_waited = 0
         """Requests that had to wait for their lane so far."""
 
+    @property
+    def left(self) -> bool:
+        """Whether requests are left to hand out, as far as it has been read."""
+        return bool(self._ready) or self.waiting > 0 or not self._exhausted
+
     def take(self) -> OutgoingRequest | None:
         """The earliest request that may start; its lane is busy until `release`. None: none now, or none left.
 

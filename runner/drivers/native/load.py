@@ -55,6 +55,8 @@ class LoadSummary:
         wall_seconds: from the first start to the last end.
         mean_in_flight: in-flight time of all requests over `wall_seconds`, the concurrency that was reached.
         waited_for_lane: requests that could not start in their turn because their lane was busy.
+        mean_while_waiting: requests in flight, on average over the time in which others were left to start; None when
+            all started at once, and in an open loop, where the time of arrival decides.
         lane_wait_seconds: slot-seconds that stayed empty while requests waited for their lanes.
         stopped: the stop event ended it.
         withdrawn: requests of an open loop that had not started when `start_within_seconds` was over.
@@ -75,6 +77,7 @@ class LoadSummary:
     waited_for_lane: int
     lane_wait_seconds: float
     stopped: bool
+    mean_while_waiting: float | None = None
     withdrawn: int = 0
     mean_lag_seconds: float = 0.0
     max_lag_seconds: float = 0.0
@@ -88,10 +91,12 @@ class _InFlight:
         self._since_ns: int | None = None
         self._first_ns = self._last_ns = 0
         self._busy_ns = self._empty_ns = 0
+        self._left_ns = self._busy_while_left_ns = 0
         self.now = self.highest = 0
 
-    def change(self, by: int, waiting: int) -> None:
-        """One request more or less; `waiting` requests wait for a lane since the last change."""
+    def change(self, by: int, *, waiting: int, left: bool) -> None:
+        """One request more or less. Since the last change `waiting` requests wait for a lane, and some or none are left
+        to start."""
         now_ns = time.perf_counter_ns()
         if self._since_ns is None:
             self._first_ns = now_ns
@@ -100,6 +105,9 @@ class _InFlight:
             self._busy_ns += passed * self.now
             # A slot is empty because of lanes at most for as many requests as wait.
             self._empty_ns += passed * min(self._slots - self.now, waiting)
+            if left:
+                self._left_ns += passed
+                self._busy_while_left_ns += passed * self.now
         self._since_ns = self._last_ns = now_ns
         self.now += by
         self.highest = max(self.highest, self.now)
@@ -112,6 +120,10 @@ class _InFlight:
     def mean(self) -> float:
         wall_ns = self._last_ns - self._first_ns
         return self._busy_ns / wall_ns if wall_ns else 0.0
+
+    @property
+    def mean_while_left(self) -> float | None:
+        return self._busy_while_left_ns / self._left_ns if self._left_ns else None
 
     @property
     def empty_seconds(self) -> float:
@@ -153,6 +165,7 @@ class _Load:
         self._on_progress = on_progress
         self._queue = LaneQueue(() if arrivals is not None else requests, concurrency)
         self._arrivals = None if arrivals is None else zip(requests, arrivals, strict=False)
+        self._open_loop = arrivals is not None
         self._arrived_ns: dict[int, int] = {}
         self._start_within_seconds = start_within_seconds
         self._closed = False
@@ -203,6 +216,7 @@ class _Load:
             waited_for_lane=self._queue.have_waited,
             lane_wait_seconds=self._in_flight.empty_seconds,
             stopped=self._stopping,
+            mean_while_waiting=None if self._open_loop else self._in_flight.mean_while_left,
             withdrawn=len(self._arrived_ns),
             mean_lag_seconds=self._lag_ns / self._started / 1e9 if self._started else 0.0,
             max_lag_seconds=self._longest_lag_ns / 1e9,
@@ -262,8 +276,7 @@ class _Load:
         request: OutgoingRequest | None = first
         try:
             while request is not None and not self._stopping:
-                waiting = self._queue.waiting
-                self._in_flight.change(+1, waiting)
+                self._in_flight.change(+1, waiting=self._queue.waiting, left=self._queue.left)
                 self._started += 1
                 self._note_lag(request)
                 self._working.add(task)
@@ -271,7 +284,7 @@ class _Load:
                     await self._serve(request)
                 finally:
                     self._working.discard(task)
-                    self._in_flight.change(-1, self._queue.waiting)
+                    self._in_flight.change(-1, waiting=self._queue.waiting, left=self._queue.left)
                     self._queue.release(request)
                 request = self._take()
                 # The lane that moved on may have made room to read further.

@@ -21,6 +21,16 @@ def test_against_counting_every_moment(pairs: list[tuple[int, int]], slots: int,
     assert shape.max_in_flight == max(in_flight)
     empty = sum(max(0, min(slots - now, rest)) for now, rest in zip(in_flight, left, strict=True))
     assert shape.empty_seconds == pytest.approx(empty)
+    while_left = [now for now, rest in zip(in_flight, left, strict=True) if rest > 0]
+    mean = sum(while_left) / len(while_left) if while_left else None
+    assert shape.mean_while_waiting == (None if mean is None else pytest.approx(mean))
+
+
+def test_a_repeated_attempt_starts_no_other_request() -> None:
+    spans = [Span(0, 10), Span(20, 30, first=False), Span(40, 50), Span(60, 70)]
+    shape = load_shape(spans, slots=1, rows=3)
+    assert shape.mean_while_waiting == pytest.approx(30 / 60)
+    assert shape.empty_seconds == pytest.approx(30 / 1e9)
 
 
 def test_nothing() -> None:

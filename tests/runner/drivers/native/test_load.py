@@ -495,6 +495,24 @@ def test_a_request_that_waits_for_its_lane_holds_no_slot(load, server_kit):
     assert summary.waited_for_lane == 2
     # With nothing else to do, the second slot waits for the lane.
     assert 0.1 < summary.lane_wait_seconds < 0.3
+    # One in flight while the lane's last waits; the time after its start is not counted.
+    assert summary.mean_while_waiting is not None
+    assert 1.0 < summary.mean_while_waiting < 2.0
+
+
+def test_the_mean_while_others_wait_leaves_out_the_end(load, server_kit):
+    async def behave(got, writer):
+        await asyncio.sleep(0.4 if got.body["n"] == 7 else 0.02)
+        writer.write(server_kit.GOOD)
+
+    _, summary, _ = load(outgoing(8), lambda _: behave, concurrency=4)
+    assert summary.mean_in_flight < 2.5, "the last one is alone most of the time"
+    assert summary.mean_while_waiting > 3.2
+
+
+def test_requests_that_all_start_at_once_wait_for_nothing(load, server_kit):
+    _, summary, _ = load(outgoing(3), lambda _: server_kit.after(0.01), concurrency=8)
+    assert summary.mean_while_waiting is None
 
 
 def test_bodies_are_made_when_their_request_starts(load):
