@@ -71,8 +71,13 @@ def print_tables(*tables: "Table") -> None:
     print_text(text.getvalue().removesuffix("\n"))
 
 
+def json_text(document: Any, *, one_line: bool = False) -> str:
+    """A result in JSON, as a terminal may get it."""
+    return printable_json(json.dumps(document, ensure_ascii=False, indent=None if one_line else 2))
+
+
 def print_json(document: Any, *, one_line: bool = False) -> None:
-    print(printable_json(json.dumps(document, ensure_ascii=False, indent=None if one_line else 2)))
+    print(json_text(document, one_line=one_line))
 
 
 @dataclass(frozen=True)

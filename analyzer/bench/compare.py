@@ -168,14 +168,19 @@ def _changed(one: Mapping[str, Document], other: Mapping[str, Document]) -> list
     return [
         {
             "sample_id": name,
-            "first": one[name]["answer"],
-            "second": other[name]["answer"],
+            "first": _answer(one[name]),
+            "second": _answer(other[name]),
             "first_f1": one[name]["f1"],
             "second_f1": other[name]["f1"],
         }
         for name in one
-        if name in other and one[name]["answer"] != other[name]["answer"]
+        if name in other and _answer(one[name]) != _answer(other[name])
     ]
+
+
+def _answer(row: Document) -> str | None:
+    """None where none was parsed, which is not an empty one."""
+    return row["answer"] if row["parsed"] else None
 
 
 def comparison_text(comparison: Document) -> str:

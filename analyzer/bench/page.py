@@ -190,7 +190,11 @@ def _quality_tables(summary: Summary) -> list[Table]:
         [
             Cell(sample["sample_id"]),
             known(sample["f1"], lambda value: f"{value:.3f}", "no closed answer tags"),
-            known(sample["answer"], lambda text: text[:200], "no closed answer tags"),
+            known(
+                sample["answer"] if sample["parsed"] else None,
+                lambda text: text[:200],
+                "no closed answer tags",
+            ),
         ]
         for sample in quality["per_sample"][:ROWS_SHOWN]
     ]

@@ -361,7 +361,8 @@ def _scored(entry: Row, by_id: dict[str, Row]) -> Row | None:
         "sample_id": entry["sample_id"],
         "f1": None if answer is None else best_f1(answer, entry["answers"]),
         "parsed": answer is not None,
-        "answer": answer,
+        "answer": answer
+        or "",  # the guide's: "" for what was not parsed; `parsed` tells it from an empty answer
         "ttft": row["ttft_s"],
         "num_output_tokens": row["completion_tokens"],
         "error": row["error_kind"],

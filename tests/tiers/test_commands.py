@@ -84,10 +84,28 @@ def test_json_is_alone_on_stdout_whatever_adapters_print(
     )
     assert run("l2", "--l2-adapter", FS, "--num-keys", "2", "--format", "json", *files) == 0
     printed = capfd.readouterr()
-    assert json.loads(printed.out) == json.loads((tmp_path / "o.json").read_text())
+    assert printed.out.encode() == (tmp_path / "o.json").read_bytes()
+    assert json.loads(printed.out)["kind"] == "l2"
     assert "an adapter prints" in printed.err
     assert "[Store] Round 1" in printed.err
     assert all((tmp_path / name).stat().st_size for name in ("s.parquet", "r.html"))
+
+
+@pytest.mark.parametrize("form", ["json", "terminal"])
+@pytest.mark.parametrize("arguments", [("l2", "--l2-adapter", FS), (*SERVER, "--end", "1")])
+def test_what_is_printed_and_what_is_saved_are_the_same_bytes(
+    api: Api, capfd: pytest.CaptureFixture[str], tmp_path: Path, arguments: tuple[str, ...], form: str
+) -> None:
+    output = tmp_path / "result"
+    assert run(*arguments, "--format", form, "--output", output) == 0
+    assert capfd.readouterr().out.encode() == output.read_bytes()
+
+
+def test_options_of_the_original_are_there(api: Api) -> None:
+    assert run("l2", "--l2-adapter", FS, "--no-l1-use-hugepages", "-q") == 0
+    assert run(*SERVER, "--end", "1", "--block-allocation", "random", "-q") == 0
+    assert run(*SERVER, "--end", "1", "--block-allocation", "upwards") == 2
+    assert run(*SERVER, "--end", "1", "--tp-size", "2", "--use-mla", "-q") == 0
 
 
 @pytest.mark.parametrize("arguments", [("l2", "--l2-adapter", FS), (*SERVER, "--end", "2")])

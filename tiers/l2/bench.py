@@ -4,7 +4,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
 from contract.errors import ScenarioError, ServiceError
@@ -78,6 +78,7 @@ def run(
         for spec in specs:
             for size in parameters.data_size_kb:
                 for depth in parameters.in_flight:
+                    say("\n[Init] Creating adapter...")
                     cell = Cell(
                         lambda arena, spec=spec: open_l2(spec.document, arena, parameters.l1_align_bytes),  # type: ignore[misc]
                         spec,
@@ -93,16 +94,16 @@ def run(
                     )
                     # Buffers of tasks that never ended must stay where they are until the process does.
                     held.append(cell)
-                    _measure(cell, result, spec, say)
+                    say(f"[Init] Adapter created successfully ({cell.record.adapter}).")
+                    _measure(cell, result, spec)
     except Halted as halt:
         result.halted = str(halt)
     result.seconds = time.monotonic() - begin
     return result
 
 
-def _measure(cell: Cell, result: L2Result, spec: Spec, say: Callable[[str], None]) -> None:
+def _measure(cell: Cell, result: L2Result, spec: Spec) -> None:
     p = result.parameters
-    say(f"\n[Init] Adapter created successfully ({cell.record.adapter}).")
     try:
         if not cell.probe(min(PROBE_SECONDS, p.task_timeout)):
             raise ServiceError(
@@ -151,7 +152,10 @@ def checks(
             else check("data", checked=f.verified, failures=f.data_failures)
         )
     if "lookup" in p.operations:
-        made.append(check("lookups", checked=f.lookups, failures=f.lookup_failures))
+        looked = check("lookups", checked=f.lookups, failures=f.lookup_failures)
+        made.append(
+            replace(looked, detail=f"{looked.detail}; {f.never_stored}") if f.never_stored else looked
+        )
     if "store" in p.operations:
         made.append(check("cold start", checked=f.cold_keys, failures=f.warm_keys))
     made.append(check("time-outs", checked=f.rounds, failures=f.timeouts))
@@ -173,6 +177,7 @@ def document(result: L2Result, versions: dict[str, str]) -> dict[str, Any]:
     p = result.parameters
     return {
         "title": "L2 Adapter Benchmark Result",
+        "metrics": _guide_metrics(result),
         "kind": "l2",
         "config": asdict(p)
         | {"operations": list(p.operations), "adapters": [spec.shown for spec in result.specs]},
@@ -200,3 +205,58 @@ def document(result: L2Result, versions: dict[str, str]) -> dict[str, Any]:
         "checks": [asdict(item) for item in result.checks],
         "verdict": {"exit_code": int(result.verdict.exit_code), "line": result.verdict.line},
     }
+
+
+GUIDE_KEYS = {
+    "operation": "operation",
+    "rounds": "rounds",
+    "rounds_timed_out": "rounds_timed_out",
+    "keys_per_round": "keys_per_round",
+    "total_keys": "total_keys",
+    "total_success": "total_success",
+    "duration_avg_ms": "duration_avg_ms",
+    "duration_min_ms": "duration_min_ms",
+    "duration_max_ms": "duration_max_ms",
+    "duration_p50_ms": "duration_p50_ms",
+    "duration_p99_ms": "duration_p99_ms",
+    "duration_std_ms": "duration_std_ms",
+    "throughput_avg_mbps": "avg_throughput_mbps",
+    "throughput_min_mbps": "min_throughput_mbps",
+    "throughput_max_mbps": "max_throughput_mbps",
+    "ops_per_sec_avg": "avg_ops_per_sec",
+    "latency_per_key_ms": "avg_latency_per_key_ms",
+    "expected_max_hit_rate": "expected_max_hit_rate",
+    "expected_hit_count": "expected_hit_keys",
+    "actual_hit_rate": "actual_hit_rate",
+}
+"""Key in LMCache's own bench -> key here."""
+
+
+def _guide_metrics(result: L2Result) -> dict[str, Any]:
+    """The first cell in the sections and under the keys of LMCache's own bench, which measures one."""
+    p = result.parameters
+    keys, size = p.in_flight[0] * p.num_keys, p.data_size_kb[0]
+    sections: dict[str, Any] = {
+        "config": {
+            "l2_adapter_json": result.specs[0].shown,
+            "num_keys": p.num_keys,
+            "in_flight": p.in_flight[0],
+            "keys_per_round": keys,
+            "data_size_kb": size,
+            "data_per_round_mb": round(keys * size / 1024, 2),
+            "measurement_rounds": p.rounds,
+            "warmup_rounds": p.warmup_rounds,
+            "lookup_max_hit_rate": p.lookup_max_hit_rate,
+        }
+    }
+    for cell in result.cells[:1]:
+        measured = (
+            figures
+            for operation in p.operations
+            if (figures := operation_figures(cell, operation, max_hit_rate=p.lookup_max_hit_rate))
+        )
+        for number, figures in enumerate(measured):
+            sections[f"op_{number}"] = {
+                theirs: figures[ours] for theirs, ours in GUIDE_KEYS.items() if ours in figures
+            }
+    return sections

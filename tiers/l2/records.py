@@ -62,14 +62,16 @@ class CellRecord:
 
 
 def operation_figures(cell: CellRecord, operation: str, *, max_hit_rate: float) -> dict[str, Any] | None:
-    """The figures of an operation's measured rounds; None where none was issued.
+    """The figures of an operation's measured rounds; None where none was issued, and none of warm-up timed out.
 
     A timed-out round has no duration: it is out of durations and throughput, its keys are in the totals. Throughput
     (MiB/s) is bytes that moved over the time it took; rounds that moved nothing have none.
     """
-    rounds = [item for item in cell.rounds if item.operation == operation and not item.warmup]
+    begun = [item for item in cell.rounds if item.operation == operation]
+    rounds = [item for item in begun if not item.warmup]
     if not rounds:
-        return None
+        late = sum(item.seconds is None for item in begun)
+        return _ended_in_warmup(operation, late) if late else None
     whole = [item for item in rounds if item.seconds is not None]
     keys = sum(item.keys for item in rounds)
     succeeded = sum(item.succeeded for item in rounds)
@@ -118,13 +120,26 @@ def operation_figures(cell: CellRecord, operation: str, *, max_hit_rate: float) 
     return figures
 
 
+def _ended_in_warmup(operation: str, timed_out: int) -> dict[str, Any]:
+    return {
+        "operation": operation.capitalize(),
+        "rounds": 0,
+        "rounds_timed_out": 0,
+        "warmup_rounds_timed_out": timed_out,
+        "total_keys": 0,
+        "total_success": 0,
+        "avg_throughput_mbps": None,
+        "throughput_reason": "a warm-up round timed out, and no measured round was begun",
+    }
+
+
 def _tasks(rounds: Sequence[RoundRecord], operation: str) -> list[TaskRecord]:
     return [task for item in rounds for task in item.tasks if task.operation == operation]
 
 
 def _throughput(operation: str, whole: Sequence[RoundRecord]) -> dict[str, Any]:
     if operation == "lookup":
-        return {"avg_throughput_mbps": None, "throughput_reason": "a lookup moves no data"}
+        return {"avg_throughput_mbps": 0.0}  # it moves no data, and the guide writes 0
     moved = [(item.moved_bytes, item.seconds) for item in whole]
     if any(count is None for count, _ in moved):
         return {"avg_throughput_mbps": None, "throughput_reason": "the adapter does not say what it wrote"}

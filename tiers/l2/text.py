@@ -13,6 +13,7 @@ ROWS = {
     "operation": "Operation",
     "rounds": "Rounds",
     "rounds_timed_out": "Rounds timed out",
+    "warmup_rounds_timed_out": "Warm-up rounds timed out",
     "keys_per_round": "Keys / round",
     "total_keys": "Total keys",
     "total_success": "Total success",
@@ -40,10 +41,13 @@ def header(specs: Sequence[Spec], p: L2Parameters) -> str:
     """What is going to be measured."""
     line = "=" * 60
     rows = {
+        "Adapter config": "; ".join(spec.type for spec in specs),
         "L2 adapter JSON": "; ".join(spec.shown for spec in specs),
         "Keys / submit": p.num_keys,
         "In-flight / round": _axis(p.in_flight),
+        "Keys / round": _axis([depth * p.num_keys for depth in p.in_flight]),
         "Data size / key": f"{_axis(p.data_size_kb)} KiB",
+        "Data / round": f"{_axis(_round_mib(p))} MiB",
         "Rounds": f"{p.rounds} (+ {p.warmup_rounds} warmup)",
         "Lookup max hit rate": f"{p.lookup_max_hit_rate:.2%}",
         "Seed": p.seed,
@@ -140,5 +144,10 @@ def _verdict(result: L2Result) -> dict[str, str]:
     return rows
 
 
-def _axis(values: tuple[int, ...]) -> str:
-    return ",".join(map(str, values))
+def _axis(values: Sequence[float]) -> str:
+    return ",".join(f"{value:g}" for value in values)
+
+
+def _round_mib(p: L2Parameters) -> list[float]:
+    """Of every cell of the matrix, in the order in which they are measured."""
+    return [round(size * depth * p.num_keys / 1024, 2) for size in p.data_size_kb for depth in p.in_flight]

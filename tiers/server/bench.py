@@ -20,13 +20,13 @@ from tiers.server.http_api import HttpApiError, difference, within
 from tiers.server.layout import Layout, make_layout
 from tiers.server.parameters import RETRIEVE_SET, ServerParameters
 from tiers.server.records import ALL_RANKS, OPERATIONS, Findings
-from tiers.server.sequence import Sequences
+from tiers.server.sequence import WARMUP_NUMBERS, Sequences
 from tiers.statistics import summary
 from tiers.verdict import Check, Status, Verdict, check, not_requested, verdict
 
-WARMUP_NUMBERS = 1 << 40
-"""Numbers of warm-up sequences begin here, out of the way of measured ones."""
 BASELINE_REPEATS = 5
+GUIDE_OPERATIONS = ("cold_lookup", "cold_store", "warm_lookup", "warm_retrieve")
+GUIDE_STATISTICS = ("count", "mean", "min", "max", "p50", "p99")
 DELETE_TRIES = 5
 DELETE_PAUSE_SECONDS = 0.2
 
@@ -131,7 +131,11 @@ class _Bench:
         result.blocks = require_fit(p, result.layout, result.chunk_size, result.peer)
         self._say(f"Resolved KV shape spec: {result.layout.spec}")
         self._sequences = Sequences(
-            p.seed, result.layout, result.blocks * result.layout.block_size, result.blocks
+            p.seed,
+            result.layout,
+            result.blocks * result.layout.block_size,
+            result.blocks,
+            scattered=p.block_allocation == "random",
         )
         context = Context(
             parameters=p,
@@ -402,6 +406,7 @@ def document(result: ServerResult, versions: dict[str, str]) -> dict[str, Any]:
             operations[operation] = rows | ({"by_rank": per_rank} if per_rank else {})
     return {
         "title": "Server Bench Result",
+        "metrics": _guide_metrics(result),
         "kind": "server",
         "config": asdict(p)
         | {
@@ -424,6 +429,27 @@ def document(result: ServerResult, versions: dict[str, str]) -> dict[str, Any]:
         "verdict": {"exit_code": int(result.verdict.exit_code), "line": result.verdict.line},
         "checksums_reason": f.checksums_reason,
     }
+
+
+def _guide_metrics(result: ServerResult) -> dict[str, Any]:
+    """The same figures in the sections and under the keys of LMCache's own bench."""
+    p, total = result.parameters, totals(result)
+    sections: dict[str, Any] = {
+        "config": {
+            "rpc_url": p.rpc_url,
+            "mode": p.mode,
+            "transfer_mode": p.transfer_mode,
+            "num_tokens": p.num_tokens,
+            "interval": p.interval,
+            "concurrency": p.concurrency,
+        },
+        "results": total,
+    }
+    for operation in GUIDE_OPERATIONS:
+        rows = figures(result, operation)
+        if rows is not None:
+            sections[operation] = {f"{operation}_{name}": rows[name] for name in GUIDE_STATISTICS}
+    return sections
 
 
 def totals(result: ServerResult) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from tiers.server.http_api import HttpApi, HttpApiError
 from tiers.server.layout import Layout
 from tiers.server.parameters import ServerParameters
 from tiers.server.records import ALL_RANKS, Findings, Sample
-from tiers.server.sequence import Sequences
+from tiers.server.sequence import Sequences, named
 
 
 class Halted(Exception):  # noqa: N818 - a way to end: what was measured so far stays
@@ -113,12 +113,12 @@ class ClientRun:
             findings.cold_lookups += 1
             if found:
                 findings.cold_hits.append(
-                    f"seq={number}: {found} of {self._chunks} chunks were there already"
+                    f"{named(number)}: {found} of {self._chunks} chunks were there already"
                 )
         if found:
             self._end(request, locked=True)
             raise Halted(
-                f"the cold phase found hits (seq={number}): its figures would not be those of a store"
+                f"the cold phase found hits ({named(number)}): its figures would not be those of a store"
             )
         self.touched.append(number)
         total, good = self._fan(
@@ -131,7 +131,7 @@ class ClientRun:
         stored = time.perf_counter()
         self._end(request)
         if not good:
-            self._context.say(f"[seq={number}] ERROR: STORE failed")
+            self._context.say(f"[{named(number)}] ERROR: STORE failed")
             return False
         self._say(number, f"STORE:        {self._chunks} chunks stored ({total * 1000:.2f} ms)")
         self._await_visible(number, stored, measured)
@@ -149,7 +149,7 @@ class ClientRun:
                 self._sample("store_to_visible", number, ALL_RANKS, stored, now - stored, 0, measured)
                 return
             if now - stored > context.parameters.timeout:
-                message = f"seq={number}: {found} of {self._chunks} chunks visible {now - stored:.1f} s after the store"
+                message = f"{named(number)}: {found} of {self._chunks} chunks visible {now - stored:.1f} s after storing"
                 with context.findings.lock:
                     context.findings.warm_lookups += 1
                     context.findings.warm_misses.append(message)
@@ -169,7 +169,7 @@ class ClientRun:
         with findings.lock:
             findings.warm_lookups += 1
             if found != self._chunks:
-                findings.warm_misses.append(f"seq={number}: {found} of {self._chunks} chunks hit")
+                findings.warm_misses.append(f"{named(number)}: {found} of {self._chunks} chunks hit")
         if found != self._chunks:
             self._end(request, locked=found > 0)
             return
@@ -182,7 +182,7 @@ class ClientRun:
         )
         self._end(request)
         if not good:
-            self._context.say(f"[seq={number}] ERROR: RETRIEVE failed")
+            self._context.say(f"[{named(number)}] ERROR: RETRIEVE failed")
             return
         self._say(number, f"RETRIEVE:     {self._chunks} chunks retrieved ({total * 1000:.2f} ms)")
         self._verify(number, destination, measured)
@@ -202,9 +202,9 @@ class ClientRun:
                 findings.right += not problems
                 findings.wrong += bool(problems)
             if problems:
-                findings.mismatches.append(f"seq={number}: {problems[0]}")
+                findings.mismatches.append(f"{named(number)}: {problems[0]}")
         if problems:
-            self._context.say(f"[seq={number}] CHECKSUM MISMATCH: " + "; ".join(problems))
+            self._context.say(f"[{named(number)}] CHECKSUM MISMATCH: " + "; ".join(problems))
         else:
             self._say(number, "CHECKSUM MATCH OK")
 
@@ -258,7 +258,7 @@ class ClientRun:
                 findings.server_checksums += 1
                 if answered != self._context.sequences.checksums(number, rank, blocks_per_chunk):
                     problems.append(f"rank {rank}: the server's checksums differ from what was stored")
-                    findings.server_mismatches.append(f"seq={number} rank {rank}")
+                    findings.server_mismatches.append(f"{named(number)} rank {rank}")
         return problems
 
     # --- calls ---
@@ -312,7 +312,7 @@ class ClientRun:
         try:
             answers = [future.result() for future in [self._fan_out.submit(one, rank) for rank in ranks]]
         except TimeoutError as error:
-            raise self._timeout(f"seq={number} {operation}") from error
+            raise self._timeout(f"{named(number)} {operation}") from error
         total = time.perf_counter() - begin
         good = True
         for rank, at, seconds, done in answers:
@@ -321,7 +321,7 @@ class ClientRun:
                 if not done:
                     good = False
                     self._context.findings.operation_failures.append(
-                        f"seq={number} rank {rank}: {operation} failed"
+                        f"{named(number)} rank {rank}: {operation} failed"
                     )
             if done:
                 self._sample(operation, number, rank, at, seconds, size, measured)
@@ -354,4 +354,4 @@ class ClientRun:
             raise Interrupted("interrupted")
 
     def _say(self, number: int, text: str) -> None:
-        self._context.say(f"[seq={number}] {text}")
+        self._context.say(f"[{named(number)}] {text}")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from contract.errors import ScenarioError
 
 ITEM_BYTES = {"float16": 2, "float32": 4, "bfloat16": 2, "uint8": 1, "int8": 1}
+FOLDED = "--use-mla: ranks are folded as with MLA (rank 0 alone stores, all read), and kv_size 2 keeps classical tensors"
 FORM = re.compile(r"\(\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*\)\s*:\s*(\w+)\s*:\s*(\d+)")
 
 
@@ -51,7 +52,7 @@ class Layout:
     blocks: int
     block_size: int
     shared_between_ranks: bool
-    """MLA: the latent plane is the same on every rank, rank 0 writes it and all read it."""
+    """MLA, or asked for: the content is the same on every rank, rank 0 writes it and all read it."""
     warning: str | None = None
 
     @property
@@ -105,9 +106,7 @@ def make_layout(
     classical layout for all of them, with a warning; other specs of several shapes are refused.
     """
     groups = parse_groups(spec, num_blocks=num_blocks, block_size=block_size)
-    planes = {group.planes for group in groups}
-    if use_mla and planes != {1}:
-        raise ScenarioError("--use-mla: every group of --kvcache-shape-spec must have kv_size 1")
+    classical = any(group.planes == 2 for group in groups)
     warning = None
     if engine_driven and len(groups) > 1:
         groups, warning = _one_shape(groups)
@@ -121,8 +120,9 @@ def make_layout(
         groups=tuple(indices),
         blocks=groups[0].blocks,
         block_size=groups[0].block_size,
-        shared_between_ranks=all(group.planes == 1 for group in groups),
-        warning=warning,
+        shared_between_ranks=use_mla or all(group.planes == 1 for group in groups),
+        warning="; ".join(text for text in (warning, FOLDED if use_mla and classical else None) if text)
+        or None,
     )
 
 

@@ -33,6 +33,8 @@ class ServerParameters:
     end: int | None = None
     interval: float = 0.5
     concurrency: int = 1
+    block_allocation: Literal["sequential", "random"] = "sequential"
+    """Which blocks a sequence is stored from: behind one another, or drawn."""
     phase: Phase = "pair"
     duration: float | None = None
     warmup: int = 1
@@ -81,6 +83,7 @@ def checked(parameters: ServerParameters) -> ServerParameters:
     for word, allowed, option in (
         (p.mode, ("gpu", "cpu"), "--mode"),
         (p.transfer_mode, ("auto", "engine_driven", "lmcache_driven"), "--transfer-mode"),
+        (p.block_allocation, ("sequential", "random"), "--block-allocation"),
         (p.phase, ("pair", "store", "retrieve"), "--phase"),
     ):
         if word not in allowed:

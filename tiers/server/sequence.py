@@ -11,24 +11,35 @@ from tiers.payload import payload
 from tiers.server.layout import Layout
 
 VOCABULARY = 32_000
+WARMUP_NUMBERS = 1 << 40
+"""Numbers of warm-up sequences begin here, out of the way of measured ones."""
 BFLOAT16 = "bfloat16"
+
+
+def named(number: int) -> str:
+    """A sequence in lines for people."""
+    return f"seq={number}" if number < WARMUP_NUMBERS else f"warm-up {number - WARMUP_NUMBERS}"
 
 
 @dataclass(frozen=True)
 class Sequences:
-    """The sequences of a run. Each takes `blocks` blocks: from the lower half of the tensors to store from, from the
-    upper half, in another order, to retrieve into."""
+    """The sequences of a run. Each takes `blocks` blocks: from the lower half of the tensors to store from (behind one
+    another, or with `scattered` drawn), from the upper half, in another order, to retrieve into."""
 
     seed: int
     layout: Layout
     tokens: int
     blocks: int
+    scattered: bool = False
 
     def token_ids(self, number: int) -> tuple[int, ...]:
         draw = random.Random(f"{self.seed} tokens {number}")
         return tuple(draw.choices(range(VOCABULARY), k=self.tokens))
 
     def source(self, number: int) -> list[int]:
+        if self.scattered:
+            draw = random.Random(f"{self.seed} source {number}")
+            return draw.sample(range(self.layout.blocks // 2), self.blocks)
         offset = number * self.blocks % (self.layout.blocks // 2 - self.blocks + 1)
         return list(range(offset, offset + self.blocks))
 

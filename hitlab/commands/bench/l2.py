@@ -66,7 +66,8 @@ def command(
         int, typer.Option("--l1-align-bytes", metavar="N", help="Alignment of the buffers (O_DIRECT: 4096).")
     ] = 1,
     l1_use_hugepages: Annotated[
-        bool, typer.Option("--l1-use-hugepages", help="Buffers in huge pages of 2 MiB.")
+        bool,
+        typer.Option("--l1-use-hugepages/--no-l1-use-hugepages", help="Buffers in huge pages of 2 MiB."),
     ] = False,
     rounds: Annotated[int, typer.Option("--rounds", metavar="N", help="Measured rounds per operation.")] = 1,
     warmup_rounds: Annotated[

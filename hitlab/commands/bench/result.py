@@ -13,7 +13,7 @@ import typer
 
 from contract.documents import read_document, whole_file
 from contract.errors import ScenarioError
-from hitlab.terminal import print_json, print_text, shown
+from hitlab.terminal import json_text, shown
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -130,16 +130,12 @@ def earlier(path: Path | None) -> dict[str, Any] | None:
 
 
 def show(document: dict[str, Any], text: str, *, form: str, output: Path | None) -> None:
-    """Print the result in its form and save it in the same form."""
-    from contract.documents import document_text
-
-    if form == "json":
-        print_json(document)
-    else:
-        print_text(text)
+    """Print the result in its form and save the same bytes."""
+    written = json_text(document) if form == "json" else shown(text)
+    print(written)
     if output is not None:
         with whole_file(output) as file:
-            file.write((document_text(document) if form == "json" else shown(text) + "\n").encode())
+            file.write(f"{written}\n".encode())
 
 
 def add_comparison(document: dict[str, Any], before: dict[str, Any] | None) -> str:

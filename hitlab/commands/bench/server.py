@@ -67,7 +67,8 @@ def command(
     ] = "auto",
     tp_size: Annotated[int, typer.Option("--tp-size", metavar="N", help="Ranks per simulated engine.")] = 1,
     use_mla: Annotated[
-        bool, typer.Option("--use-mla", help="Insist on MLA (kv_size 1 in the spec).")
+        bool,
+        typer.Option("--use-mla", help="Fold the ranks as with MLA (kv_size 1): rank 0 stores, all read."),
     ] = False,
     num_tokens: Annotated[int, typer.Option("--num-tokens", metavar="N", help="Tokens per request.")] = 512,
     num_blocks: Annotated[
@@ -97,6 +98,14 @@ def command(
     concurrency: Annotated[
         int, typer.Option("--concurrency", metavar="N", help="Simulated engines at once.")
     ] = 1,
+    block_allocation: Annotated[
+        str,
+        typer.Option(
+            "--block-allocation",
+            metavar="sequential|random",
+            help="Blocks a sequence is stored from: behind one another, or drawn.",
+        ),
+    ] = "sequential",
     phase: Annotated[
         str,
         typer.Option(
@@ -165,6 +174,7 @@ def command(
             end=end,
             interval=interval,
             concurrency=concurrency,
+            block_allocation=cast("Any", block_allocation),
             phase=cast("Any", phase),
             duration=duration,
             warmup=warmup,

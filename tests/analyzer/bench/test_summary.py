@@ -277,6 +277,7 @@ def test_quality(make: Make) -> None:
         "error": None, "finish_reason": "length",
     }  # fmt: skip
     assert (samples["b"]["f1"], samples["b"]["parsed"]) == (None, False), "not parsed is not 0"
+    assert samples["b"]["answer"] == samples["c"]["answer"] == "", "the guide's"
     assert samples["c"]["error"] == "http"
     assert document["run_fingerprint"] == "0123456789abcdef"
     text = summary_text(summary)

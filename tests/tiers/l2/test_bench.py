@@ -15,7 +15,7 @@ from tiers.l2.faults import FAULTS, FaultyBackend
 from tiers.l2.objects import Objects
 from tiers.l2.parameters import L2Parameters, checked
 from tiers.l2.specs import Spec
-from tiers.l2.text import summary
+from tiers.l2.text import header, summary
 from tiers.statistics import MIB
 from tiers.verdict import Status
 
@@ -67,7 +67,7 @@ def test_totals_and_throughput_come_from_what_was_done() -> None:
         seconds = 2 * operation["duration_avg_ms"] / 1000
         assert operation["avg_throughput_mbps"] == pytest.approx(24 * 1024 / MIB / seconds)
     lookup = figures(result, "lookup")
-    assert lookup["avg_throughput_mbps"] is None
+    assert lookup["avg_throughput_mbps"] == 0, "as the guide writes it: it moves no data"
     assert (lookup["total_keys"], lookup["total_success"]) == (24, 0)
 
 
@@ -183,9 +183,97 @@ def test_store_then_load_and_lookup_in_other_runs_meet_the_same_objects() -> Non
     assert not backend.objects
 
 
-def test_lookups_that_miss_what_was_never_stored_fail() -> None:
-    result = bench(MemoryL2(), only="lookup", lookup_max_hit_rate=0.5)
-    assert result.verdict.exit_code is ExitCode.REQUESTS_FAILED
+def test_lookups_by_themselves_may_find_less_than_asked_for_and_say_so() -> None:
+    """The guide's quick start: nothing was stored before. Keys that were found and never stored stay a fault."""
+    result = bench(MemoryL2(), only="lookup", lookup_max_hit_rate=0.5, warmup_rounds=0)
+    assert result.verdict.exit_code is ExitCode.DONE
+    assert figures(result, "lookup")["actual_hit_rate"] == 0.0
+    said = " ".join(summary(result).split())
+    assert "2 keys that may have been there were not: --only store with the same options stores them" in said
+    invents = FaultyBackend(MemoryL2(), next(fault for fault in FAULTS if "lookup" in fault))
+    assert (
+        bench(MemoryL2(), wrap=lambda _: invents, only="lookup").verdict.exit_code is ExitCode.REQUESTS_FAILED
+    )  # type: ignore[arg-type]
+
+
+def test_only_what_is_there_is_deleted() -> None:
+    """Adapters that count what they hold would count an object twice, and suspect a fault of their own."""
+    backend = MemoryL2()
+    deleted: list[bool] = []
+    honest = backend.delete
+
+    def delete(names: Any) -> None:
+        deleted.extend(name in backend.objects for name in names)
+        honest(names)
+
+    backend.delete = delete  # type: ignore[method-assign]
+    assert bench(backend, in_flight=(4,), rounds=2, mixed=0.5).verdict.exit_code is ExitCode.DONE
+    assert deleted
+    assert all(deleted)
+
+
+def test_a_time_out_in_a_warm_up_round_does_not_hide_the_operation() -> None:
+    result = bench(MemoryL2(), wrap=Stalls, rounds=5, warmup_rounds=1, task_timeout=0.1)  # type: ignore[arg-type]
+    load = figures(result, "load")
+    assert (load["rounds"], load["warmup_rounds_timed_out"], load["avg_throughput_mbps"]) == (0, 1, None)
+    text = summary(result)
+    assert "- Load -" in text
+    assert "Warm-up rounds timed out:" in text
+
+
+GUIDE_CONFIG = {
+    "l2_adapter_json", "num_keys", "in_flight", "keys_per_round", "data_size_kb", "data_per_round_mb",
+    "measurement_rounds", "warmup_rounds", "lookup_max_hit_rate",
+}  # fmt: skip
+GUIDE_OPERATION = {
+    "operation", "rounds", "rounds_timed_out", "keys_per_round", "total_keys", "total_success", "duration_avg_ms",
+    "duration_min_ms", "duration_max_ms", "duration_p50_ms", "duration_p99_ms", "duration_std_ms", "throughput_avg_mbps",
+    "throughput_min_mbps", "throughput_max_mbps", "ops_per_sec_avg", "latency_per_key_ms",
+}  # fmt: skip
+
+
+def test_the_keys_of_the_original_are_there_beside_ours() -> None:
+    result = bench(MemoryL2(), rounds=2, in_flight=(2,), lookup_max_hit_rate=0.5)
+    metrics = document(result, {})["metrics"]
+    assert set(metrics) == {"config", "op_0", "op_1", "op_2"}
+    assert set(metrics["config"]) == GUIDE_CONFIG
+    assert [metrics[f"op_{n}"]["operation"] for n in range(3)] == ["Store", "Lookup", "Load"]
+    assert set(metrics["op_0"]) == set(metrics["op_2"]) == GUIDE_OPERATION
+    lookup = GUIDE_OPERATION - {"throughput_min_mbps", "throughput_max_mbps"}
+    assert set(metrics["op_1"]) == lookup | {"expected_max_hit_rate", "expected_hit_count", "actual_hit_rate"}
+    assert metrics["op_1"]["throughput_avg_mbps"] == 0
+    assert metrics["op_0"]["throughput_avg_mbps"] == figures(result, "store")["avg_throughput_mbps"]
+
+
+def test_progress_has_the_lines_of_the_guide() -> None:
+    lines: list[str] = []
+    parameters = checked(L2Parameters(num_keys=4, data_size_kb=(512,), in_flight=(3,), seed=1))
+    backend = MemoryL2()
+    run([SPEC], parameters, lambda *_: backend, say=lines.append)
+    text = "\n".join(lines)
+    for line in (
+        "[Init] Creating adapter...",
+        "[Init] Adapter created successfully (MemoryL2).",
+        "[Store] Running 1 warmup + 1 measurement rounds...",
+        "[Verify] OK",
+    ):
+        assert line in text
+    shown = header([SPEC], parameters)
+    for name, value in (("Adapter config", "memory"), ("Keys / round", "12"), ("Data / round", "6 MiB")):
+        assert f"  {name:<23}: {value}" in shown
+
+
+def test_data_that_is_wrong_is_not_verified_ok() -> None:
+    for fault in FAULTS:
+        lines: list[str] = []
+        parameters = checked(L2Parameters(num_keys=4, data_size_kb=(1,), in_flight=(2,), seed=1))
+        result = run(
+            [SPEC], parameters, lambda *_, fault=fault: FaultyBackend(MemoryL2(), fault), say=lines.append
+        )
+        said = [line for line in lines if "[Verify]" in line]
+        assert (
+            bool(result.findings.data_failures) <= any("MISMATCH" in line for line in said) or result.halted
+        )
 
 
 def test_data_of_another_seed_does_not_pass() -> None:

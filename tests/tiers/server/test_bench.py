@@ -13,7 +13,9 @@ from tiers.interfaces import CacheClient
 from tiers.server.bench import ServerResult, document, run
 from tiers.server.connect import Peer
 from tiers.server.faults import FAULTS, FaultyClient
+from tiers.server.layout import make_layout
 from tiers.server.parameters import ServerParameters, checked
+from tiers.server.sequence import Sequences
 from tiers.server.text import summary
 from tiers.verdict import Status
 
@@ -70,6 +72,64 @@ def test_a_right_server_is_called_right_and_left_without_locks_and_sessions() ->
         "pass_rate": 100.0,
         "requests_per_s": None,
     }
+
+
+def test_folded_ranks_are_stored_by_rank_0_and_read_by_all() -> None:
+    result = bench(MemoryServer(), tp_size=2, use_mla=True)
+    assert result.verdict.exit_code is ExitCode.DONE
+    assert set(document(result, {})["operations"]["cold_store"]["by_rank"]) == {"0"}
+    assert set(document(result, {})["operations"]["warm_retrieve"]["by_rank"]) == {"0", "1"}
+
+
+@pytest.mark.parametrize("allocation", ["sequential", "random"])
+def test_blocks_are_allocated_as_asked(allocation: str) -> None:
+    assert bench(MemoryServer(), block_allocation=allocation).verdict.exit_code is ExitCode.DONE
+    layout = make_layout(SPEC, engine_driven=True, use_mla=False)
+    sequences = Sequences(5, layout, 64, 8, scattered=allocation == "random")
+    source = sequences.source(3)
+    assert (source == list(range(source[0], source[0] + 8))) == (allocation == "sequential")
+    assert len(set(source)) == 8
+    assert max(source) < layout.blocks // 2 <= min(sequences.destination(3))
+
+
+def test_warm_up_is_called_warm_up() -> None:
+    lines: list[str] = []
+    values = {
+        "mode": "cpu",
+        "kvcache_shape_spec": SPEC,
+        "num_tokens": 64,
+        "end": 1,
+        "interval": 0.0,
+        "seed": 5,
+    }
+    parameters = checked(ServerParameters(**values))
+    server = MemoryServer()
+
+    def make(layout: Any, *, model: str, first_instance: int) -> CacheClient:
+        return server.client(layout, model=model, first_instance=first_instance, ranks=1)
+
+    run(parameters, PEER, lambda: CHUNK, make, say=lines.append)
+    assert any(line.startswith("[warm-up 0] LOOKUP cold") for line in lines)
+    assert any(line.startswith("[seq=0] LOOKUP cold") for line in lines)
+    assert not any("1099511627776" in line for line in lines)
+
+
+def test_the_keys_of_the_original_are_there_beside_ours() -> None:
+    metrics = document(bench(MemoryServer(), end=3), {})["metrics"]
+    assert list(metrics) == ["config", "results", "cold_lookup", "cold_store", "warm_lookup", "warm_retrieve"]
+    assert set(metrics["config"]) == {
+        "rpc_url",
+        "mode",
+        "transfer_mode",
+        "num_tokens",
+        "interval",
+        "concurrency",
+    }
+    assert set(metrics["results"]) >= {"total_requests", "checksum_ok", "checksum_fail", "pass_rate"}
+    for name in list(metrics)[2:]:
+        assert list(metrics[name]) == [
+            f"{name}_{key}" for key in ("count", "mean", "min", "max", "p50", "p99")
+        ]
 
 
 def test_bytes_are_those_of_the_blocks_per_rank_and_in_total() -> None:

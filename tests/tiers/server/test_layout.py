@@ -90,8 +90,15 @@ def test_bad_specs_are_refused(spec: str, problem: str) -> None:
 def test_what_engine_driven_cannot_do_names_the_other_way() -> None:
     with pytest.raises(ScenarioError, match="--transfer-mode lmcache_driven"):
         layout("(2,64,16,8,128):float16:4;(2,64,16,4,128):float16:2", engine_driven=True)
-    with pytest.raises(ScenarioError, match="--use-mla"):
-        layout("(2,64,16,8,128):float16:4", use_mla=True)
+
+
+def test_use_mla_folds_the_ranks_whatever_the_spec_says() -> None:
+    folded = layout("(2,64,16,8,128):float16:4", use_mla=True)
+    assert folded.shared_between_ranks
+    assert [layer.planes for layer in folded.layers] == [2] * 4
+    assert "kv_size 2 keeps classical tensors" in (folded.warning or "")
+    assert layout("(1,64,16,1,128):float16:4", use_mla=True).warning is None
+    assert not layout("(2,64,16,8,128):float16:4").shared_between_ranks
 
 
 SEQUENCES = Sequences(3, layout("(2,64,4,2,8):float16:3"), tokens=64, blocks=16)
