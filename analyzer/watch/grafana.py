@@ -16,9 +16,11 @@ from niquests.exceptions import RequestException
 
 from analyzer.watch.annotations import Annotation, measurement_tags
 from analyzer.watch.availability import GrafanaRefusedError, GrafanaUnavailableError
+from analyzer.watch.grafana_session import Session
 from analyzer.watch.reconcile import changes
 from contract.errors import ScenarioError
 from contract.files import read_text
+from contract.foreign import decimal_number, whole_number
 from contract.foreign_text import presentable
 
 LOGGER = logging.getLogger("hitlab.watch")
@@ -31,6 +33,8 @@ TOKEN_SECONDS = 7 * 24 * 3600
 MOST_ANNOTATIONS = 1000
 """Of one measurement; Grafana answers with 100 unless told otherwise."""
 TIMEOUT_SECONDS = 5.0
+LONGEST_PAUSE = 24 * 3600
+"""Seconds that Grafana may ask to be left alone."""
 
 
 class _UnauthorizedError(GrafanaUnavailableError):
@@ -133,10 +137,7 @@ class _Connection:
 
     def __init__(self, url: str, credential: str | tuple[str, str], timeout_seconds: float) -> None:
         self._api = GrafanaApi.from_url(url, credential=credential, timeout=timeout_seconds)
-        # Grafana is a neighbour: a proxy for the way out does not know its name.
-        self._api.client.s.trust_env = False
-        self._api.client.s.hooks["response"].append(self._remember)
-        self._retry_after: str | None = None
+        self._session = self._api.client.s = Session()
 
     def annotations(self, tags: Sequence[str]) -> list[dict[str, Any]]:
         """All that carry all of these tags."""
@@ -146,7 +147,7 @@ class _Connection:
                 tags=quoted, ann_type="annotation", limit=MOST_ANNOTATIONS
             )
         )
-        if not isinstance(answer, list) or not all(isinstance(item.get("tags"), list) for item in answer):
+        if not isinstance(answer, list) or not all(map(_is_annotation, answer)):
             raise GrafanaUnavailableError(
                 "what answers at Grafana's address gives no annotations; is it Grafana?"
             )
@@ -191,7 +192,6 @@ class _Connection:
         Args:
             writes: whether asking twice would do it twice.
         """
-        self._retry_after = None
         try:
             return question()
         except GrafanaTimeoutError as error:
@@ -202,10 +202,9 @@ class _Connection:
                 raise _UnauthorizedError(message) from error
             if error.status_code in (400, 413, 422):
                 raise GrafanaRefusedError(message) from error
-            seconds = self._retry_after
             raise GrafanaUnavailableError(
                 message,
-                retry_after_seconds=float(seconds) if seconds is not None and seconds.isdigit() else None,
+                retry_after_seconds=self._retry_after(),
                 uncertain=writes and error.status_code >= 500,
             ) from error
         except RequestException as error:
@@ -214,9 +213,18 @@ class _Connection:
                 f"Grafana cannot be reached ({type(error).__name__})", uncertain=writes
             ) from error
 
-    def _remember(self, response: Any, *_arguments: Any, **_options: Any) -> None:
-        """The client passes on an answer's body only."""
-        self._retry_after = response.headers.get("Retry-After")
+    def _retry_after(self) -> float | None:
+        last = self._session.last
+        return None if last is None else decimal_number(last.headers.get("Retry-After"), LONGEST_PAUSE)
+
+
+def _is_annotation(item: Any) -> bool:
+    return (
+        isinstance(item, dict)
+        and whole_number(item.get("id")) is not None
+        and isinstance(item.get("tags"), list)
+        and all(isinstance(tag, str) for tag in item["tags"])
+    )
 
 
 def _body(annotation: Annotation) -> dict[str, Any]:

@@ -1,80 +1,21 @@
 """A call ends within its time and its size, whatever the other side does."""
 
-import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from itertools import repeat
 
 import pytest
 
 from contract.http_call import CallError, call
+from tests.trickling_server import GENEROUS_SECONDS, TRICKLING, behind, trickling_server
 
 SECONDS = 0.3
-GENEROUS_SECONDS = 20.0
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nab"
-
-
-@contextmanager
-def server(pieces: Callable[[], Iterator[bytes]], pause: float = 0.01) -> Iterator[str]:
-    """Sends the pieces to whoever connects, with a pause after each, until they or the client end."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    over = threading.Event()
-
-    def serve() -> None:
-        while True:
-            try:
-                connection, _ = listener.accept()
-            except OSError:
-                return
-            with connection:
-                try:
-                    connection.recv(1 << 16)
-                    for piece in pieces():
-                        connection.sendall(piece)
-                        if over.wait(pause):
-                            return
-                except OSError:
-                    continue
-
-    thread = threading.Thread(target=serve, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
-    finally:
-        over.set()
-        listener.shutdown(socket.SHUT_RDWR)
-        listener.close()
-        thread.join(GENEROUS_SECONDS)
-
-
-def behind(head: bytes, piece: bytes) -> Callable[[], Iterator[bytes]]:
-    """A head, and then the same piece for ever."""
-
-    def pieces() -> Iterator[bytes]:
-        yield head
-        yield from repeat(piece)
-
-    return pieces
-
-
-TRICKLING = {
-    "status line": behind(b"H", b"T"),
-    "header": behind(b"HTTP/1.1 200 OK\r\nX: ", b"y"),
-    "headers": behind(b"HTTP/1.1 200 OK\r\n", b"X: y\r\n"),
-    "100 Continue": behind(b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
-    "body with a length": behind(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n", b"a"),
-    "body until the connection ends": behind(b"HTTP/1.1 200 OK\r\n\r\n", b"a"),
-    "chunks": behind(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\na\r\n"),
-    "nothing": behind(b"", b""),
-}
 
 
 @pytest.mark.parametrize("name", TRICKLING)
 def test_what_trickles_ends_in_time(name):
     begin = time.monotonic()
-    with server(TRICKLING[name]) as url, pytest.raises(CallError) as caught:
+    with trickling_server(TRICKLING[name]) as url, pytest.raises(CallError) as caught:
         call("GET", url, seconds=SECONDS)
     # Headers without end are refused for their number, which on an idle machine is never reached in this time.
     assert caught.value.kind in ("timeout", "no_answer")
@@ -84,7 +25,10 @@ def test_what_trickles_ends_in_time(name):
 
 def test_more_than_is_wanted_is_refused_before_it_is_all_there():
     endless = behind(b"HTTP/1.1 200 OK\r\n\r\n", b"a" * 65536)
-    with server(endless, pause=0) as url, pytest.raises(CallError, match="more than 1 MiB") as caught:
+    with (
+        trickling_server(endless, pause=0) as url,
+        pytest.raises(CallError, match="more than 1 MiB") as caught,
+    ):
         call("GET", url, seconds=GENEROUS_SECONDS, largest=1 << 20)
     assert caught.value.kind == "too_large"
 
@@ -93,7 +37,7 @@ def test_more_than_is_wanted_is_refused_before_it_is_all_there():
     "answer", [b"", b"nonsense\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nab"]
 )
 def test_what_is_no_answer_is_one_line_without_the_address(answer):
-    with server(lambda: iter([answer])) as url, pytest.raises(CallError) as caught:
+    with trickling_server(lambda: iter([answer])) as url, pytest.raises(CallError) as caught:
         call("GET", url.replace("http://", "http://me:canary@"), seconds=GENEROUS_SECONDS, key="canary")
     assert caught.value.kind == "no_answer"
     assert "canary" not in str(caught.value)
@@ -109,14 +53,14 @@ def test_where_nobody_is(url):
 
 def test_a_redirect_is_an_answer_and_is_not_followed():
     answer = b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:9/\r\nContent-Length: 0\r\n\r\n"
-    with server(lambda: iter([answer])) as url:
+    with trickling_server(lambda: iter([answer])) as url:
         assert call("POST", url, seconds=GENEROUS_SECONDS).status == 302
 
 
 def test_a_call_in_time_leaves_nothing_behind(monkeypatch):
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     before = threading.active_count()
-    with server(lambda: iter([OK])) as url:
+    with trickling_server(lambda: iter([OK])) as url:
         reply = call("GET", url, seconds=GENEROUS_SECONDS)
         assert (reply.status, reply.content, reply.text, reply.media_type) == (200, b"ab", "ab", "")
     for thread in threading.enumerate():
@@ -127,6 +71,6 @@ def test_a_call_in_time_leaves_nothing_behind(monkeypatch):
 
 @pytest.mark.parametrize("key", ["sk-canary\n", "sk-canary\u2028", "schlüssel-canary-€"])
 def test_a_key_that_no_header_takes_is_not_shown(key):
-    with server(lambda: iter([OK])) as url, pytest.raises(CallError) as caught:
+    with trickling_server(lambda: iter([OK])) as url, pytest.raises(CallError) as caught:
         call("GET", url, seconds=GENEROUS_SECONDS, key=key)
     assert "canary" not in str(caught.value)
