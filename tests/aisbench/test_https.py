@@ -26,5 +26,5 @@ def test_every_request_is_sent_and_counted(make_job: MakeJob, tmp_path: Path, na
         if named_by == "service":
             document["service"]["ca_file"] = str(authority.certificate)
         else:
-            environment["REQUESTS_CA_BUNDLE"] = str(authority.certificate)
+            environment["SSL_CERT_FILE"] = str(authority.certificate)
         assert_exact(make_job(document, **environment).run())
