@@ -16,10 +16,11 @@ from analyzer.actual import (
 )
 from analyzer.analysis import Analysis
 from analyzer.bench.analyze import analyze_bench
-from analyzer.causes import Circumstances, likely_cause, version_caveat
+from analyzer.causes import Circumstances, explain, version_caveat
 from analyzer.engine_cache import engine_cache
 from analyzer.failures import Failures, failures_by_kind, told
 from analyzer.html_report.report import write_report
+from analyzer.known_causes import KNOWN
 from analyzer.kv_usage import kv_polling
 from analyzer.ledger_states import incomplete_ledgers, ledger_states
 from analyzer.ledgers import (
@@ -129,9 +130,10 @@ def measured_analysis(
         waiting_peak=polling["summary"]["requests_waiting_peak"],
         settled=measurement.settled,
         unanswered=requests.failed + requests.retried,
-        findings=frozenset(found),
         all_but_one=_all_but_one(requests),
         one_block_less=_one_block_less(requests, prediction),
+        prompt_tokens_differing=document["actual"]["requests"]["prompt_tokens_differing"],
+        emptied=emptied(measurement),
         prediction_caveats=prediction.caveats,
     )
     output = output_ledger(scrapes.difference, requests, ranks, seen)
@@ -207,13 +209,24 @@ def ledgers_of_scrapes(scrapes: ScrapePair, block_size: int, actual: Mapping[str
 
 def circumstances(scrapes: ScrapePair, *, version: str | None, **known: Any) -> Circumstances:
     ranks = scrapes.difference.ranks if scrapes.difference else ()
+    external = sum_known([rank.external_hits for rank in ranks])
+    by_source = [rank.prompt_tokens_by_source for rank in ranks]
+    if external is None and ranks and None not in by_source:
+        external = sum((parts or {}).get("external_kv_transfer", 0) for parts in by_source)
     return Circumstances(
         version=parse_version(version),
         version_text=version,
         preemptions=sum_known([rank.preemptions for rank in ranks]),
-        external_hits=sum_known([rank.external_hits for rank in ranks]),
+        external_hits=external,
+        speculative=scrapes.after.snapshot.speculative if scrapes.after else None,
         **known,
     )
+
+
+def emptied(measurement: Measurement) -> bool | None:
+    """Whether the cache was proved empty before the run; None: that was not checked."""
+    status = next((check.status for check in measurement.preflight if check.name == "reset"), None)
+    return {"ok": True, "warning": False}.get(status or "")
 
 
 def _all_but_one(requests: RequestTable) -> bool:
@@ -233,8 +246,12 @@ def _one_block_less(requests: RequestTable, prediction: Prediction) -> bool:
 
 
 def ledgers_document(ledgers: Mapping[str, Ledger], seen: Circumstances) -> dict[str, Any]:
-    """`ledgers`: each by name, and every difference with its most likely cause. `agree` None: fewer than two known."""
+    """`ledgers`: each by name, and every difference with the cause that all ledgers fit, if there is one.
+
+    `agree` None: fewer than two known. `explanations`: the causes by name, and by what the others are ruled out.
+    """
     found = ledger_differences(ledgers)
+    explained = {quantity: explain(quantity, ledgers, seen, KNOWN) for quantity in ("queries", "hits")}
     known = [name for name in NAMES if ledgers[name].total.hits is not None]
     return {
         **{name: ledgers[name].document() for name in NAMES},
@@ -245,11 +262,12 @@ def ledgers_document(ledgers: Mapping[str, Ledger], seen: Circumstances) -> dict
                 "quantity": difference.quantity,
                 "tokens": difference.tokens,
                 "by_dp": {str(rank): tokens for rank, tokens in difference.by_dp.items()},
-                "cause": likely_cause(difference, seen),
+                "cause": explained[difference.quantity].cause_of(difference),
                 "caveat": version_caveat(difference, seen),
             }
             for difference in found
         ],
+        "explanations": {quantity: explanation.document() for quantity, explanation in explained.items()},
     }
 
 
@@ -331,14 +349,20 @@ def warnings(document: dict[str, Any], scrapes: ScrapePair, validation: Validati
     return found + ledgers_differ(document["agreement"], document["ledgers"]["differences"])
 
 
-def ledgers_differ(agreement: Mapping[str, Any], found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """One warning for each kind of tokens whose ledgers are not equal. There is no tolerance: equal is to the token."""
+def ledgers_differ(
+    agreement: Mapping[str, Any], found: Sequence[Mapping[str, Any]], *, of_hits: Sequence[str] = ()
+) -> list[dict[str, Any]]:
+    """One warning for each kind of tokens whose ledgers are not equal. There is no tolerance: equal is to the token.
+
+    Each has the causes of its own quantity; `of_hits` are more of those of hits.
+    """
     warned = []
     for code, what, tokens, quantity in (
         ("QUERY_TOKENS_DIFFER", "input tokens", "query_tokens", "queries"),
         ("HIT_TOKENS_DIFFER", "hit tokens", "hit_tokens", "hits"),
     ):
         causes = dict.fromkeys(item["cause"] for item in found if item["quantity"] == quantity)
+        causes |= dict.fromkeys(of_hits if quantity == "hits" else ())
         if agreement[f"{quantity}_equal"] is False or causes:
             values = ", ".join(
                 f"{name} {value}" for name, value in agreement[tokens].items() if value is not None

@@ -1,12 +1,22 @@
-"""Why two ledgers differ: the most likely cause, by the rules of vllm.md E.9, and what the engine's version adds."""
+"""Why ledgers differ: each known cause says which ledgers it moves, and is named only when every ledger at hand fits.
 
-from dataclasses import dataclass
+A cause moves some ledgers by the same number of tokens and leaves all others alone. One that does not fit is ruled out by
+the ledger or the circumstance that speaks against it. Where several fit, none is preferred without evidence of its own:
+they are named together, with the ledger that would tell them apart.
+"""
 
-from analyzer.ledgers import LedgerDifference
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+
+from analyzer.ledgers import NAMES, Ledger, LedgerDifference
 from contract.engine_version import EngineVersion, is_before
 
-INCLUDES_EXTERNAL = ("cached_tokens", "computed")
 NO_CAUSE = "no known cause fits"
+OTHER_RANKS = (
+    "the ranks differ though the sums agree: requests were served by other ranks than they were sent to, or labels of "
+    "ranks are exchanged"
+)
 
 
 @dataclass(frozen=True)
@@ -18,9 +28,11 @@ class Circumstances:
         waiting_peak: most requests that waited on one rank in any sample.
         settled: whether the counters came to rest at what was answered.
         unanswered: requests that failed in the end, and attempts that were repeated.
-        findings: codes of what the run found.
         all_but_one: every answer reports one cached token less than its prompt has.
         one_block_less: every request that hit something else than predicted hit exactly one block less.
+        prompt_tokens_differing: answers that count other input tokens than were planned.
+        speculative: whether the engine's metrics show speculative decoding.
+        emptied: whether the cache was proved empty before the run.
         prediction_caveats: why the model may differ.
     """
 
@@ -31,9 +43,11 @@ class Circumstances:
     external_hits: int | None = None
     settled: bool | None = None
     unanswered: int = 0
-    findings: frozenset[str] = frozenset()
     all_but_one: bool = False
     one_block_less: bool = False
+    prompt_tokens_differing: int = 0
+    speculative: bool | None = None
+    emptied: bool | None = None
     prediction_caveats: tuple[str, ...] = ()
 
     def before(self, release: str) -> bool:
@@ -41,105 +55,211 @@ class Circumstances:
         return is_before(self.version, release) is not False
 
 
-def likely_cause(difference: LedgerDifference, seen: Circumstances) -> str:
-    """One line. The first rule that fits the sign of the difference and the circumstances."""
-    if difference.second == "prediction":
-        return _of_prediction(difference, seen)
-    rules = _more_queries if difference.quantity == "queries" else _more_hits
-    return rules(difference, seen) if difference.tokens > 0 else _fewer(difference, seen)
+@dataclass(frozen=True)
+class Situation:
+    """One quantity, hits or queries, in tokens, as every ledger that is known has it.
+
+    `surplus`: queries that the counters show beyond what was answered; None: not known.
+    """
+
+    quantity: str
+    values: Mapping[str, int]
+    surplus: int | None
+    seen: Circumstances
 
 
-def _fewer(difference: LedgerDifference, seen: Circumstances) -> str:
-    """The first ledger is higher; usually the counters, which see all traffic and see it at admission."""
-    tokens = -difference.tokens
-    if difference.first == "counters" and _counted_again(seen):
-        return _again(seen)
-    if seen.unanswered and difference.second == "cached_tokens":
-        return (
-            f"{seen.unanswered} failed or repeated attempts: the engine counted tokens that no answer reports"
+@dataclass(frozen=True)
+class Pair:
+    """The two ledgers that are explained, by how many tokens they differ, and on which ranks."""
+
+    first: str
+    second: str
+    tokens: int
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Something that makes ledgers differ.
+
+    Attributes:
+        moves: quantity -> ledger -> +1 or -1: it shows more, or fewer, tokens than happened to this run's requests, all
+            of them by the same number. Ledgers that are not named do not move.
+        loose: ledgers that it may move in the same direction, by less, or not at all.
+        against: what the circumstances have against it; None: nothing.
+        witnessed: the circumstances show it directly.
+        tokens: by how many tokens, where the circumstances tell.
+        text: one line.
+    """
+
+    name: str
+    moves: Mapping[str, Mapping[str, int]]
+    text: Callable[[Situation, Pair], str]
+    against: Callable[[Situation], str | None]
+    loose: frozenset[str] = frozenset()
+    witnessed: Callable[[Situation], bool] = lambda _: False
+    tokens: Callable[[Situation], int | None] = lambda _: None
+
+    def moved(self, quantity: str) -> Mapping[str, int]:
+        return self.moves.get(quantity, {})
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """`causes`: those that fit, together where it takes several. `alternatives`: other sets that fit as well.
+
+    `ruled_out`: cause -> by what.
+    """
+
+    situation: Situation
+    causes: tuple[Cause, ...] = ()
+    alternatives: tuple[tuple[Cause, ...], ...] = ()
+    ruled_out: Mapping[str, str] = field(default_factory=dict)
+
+    def cause_of(self, difference: LedgerDifference) -> str:
+        """One line for a difference between two of the ledgers."""
+        pair = Pair(difference.first, difference.second, difference.tokens, tuple(difference.by_dp))
+        caveats = self.situation.seen.prediction_caveats
+        if "prediction" in (pair.first, pair.second) and caveats and self.situation.quantity == "hits":
+            return f"the prediction is not certain: {caveats[0]}"
+        if difference.tokens == 0:
+            return OTHER_RANKS
+        said = dict.fromkeys(
+            text for causes in (self.causes, *self.alternatives) if (text := self._text(causes, pair))
         )
-    if seen.unanswered and difference.second == "computed":
-        return (
-            f"{seen.unanswered} failed or repeated attempts: this ledger counts only requests that ended well"
-        )
-    if difference.tokens == 0:
-        return "the ranks differ though the sums agree: requests were served by other ranks than they were sent to"
-    if difference.second == "cached_tokens" and "FOREIGN_TRAFFIC" in seen.findings:
-        return f"foreign traffic: others used the engine while it was measured ({tokens} tokens)"
-    if seen.settled is False:
-        return "the counters had not come to rest when the last scrape was taken"
-    if difference.second == "cached_tokens" and difference.quantity == "queries":
-        return "foreign traffic, or requests that the engine served and no answer reports"
-    return NO_CAUSE
+        if len(said) < 2:
+            return next(iter(said), NO_CAUSE)
+        telling = self._telling()
+        return f"{'; or '.join(said)}{f' ({telling} would tell)' if telling else ''}"
+
+    def _text(self, causes: Sequence[Cause], pair: Pair) -> str:
+        """Of those that move the two apart."""
+        quantity = self.situation.quantity
+        apart = [
+            cause
+            for cause in causes
+            if len({cause.moved(quantity).get(name, 0) for name in (pair.first, pair.second)}) > 1
+            or cause.loose & {pair.first, pair.second}
+        ]
+        return "; ".join(cause.text(self.situation, pair) for cause in apart)
+
+    def _telling(self) -> str:
+        """The ledgers that are not there and would move by one of the sets and not by another."""
+        quantity = self.situation.quantity
+        moved = [
+            frozenset(name for cause in causes for name in cause.moved(quantity))
+            for causes in (self.causes, *self.alternatives)
+        ]
+        unknown = [
+            name
+            for name in NAMES
+            if name not in self.situation.values and len({name in names for names in moved}) > 1
+        ]
+        return " or ".join(unknown)
+
+    def document(self) -> dict[str, object]:
+        return {
+            "causes": [cause.name for cause in self.causes],
+            "alternatives": [[cause.name for cause in causes] for causes in self.alternatives],
+            "ruled_out": dict(self.ruled_out),
+        }
 
 
-def _counted_again(seen: Circumstances) -> bool:
-    waited = seen.waiting_peak is None or seen.waiting_peak > 0
-    return (seen.before("0.27.1") and waited) or (seen.before("0.11.1") and bool(seen.preemptions))
+def explain(
+    quantity: str, ledgers: Mapping[str, Ledger], seen: Circumstances, known: Sequence[Cause]
+) -> Explanation:
+    """Look for the cause, or the two, that all ledgers at hand fit. `known`: the likeliest first."""
+    values = {name: value for name in NAMES if (value := getattr(ledgers[name].total, quantity)) is not None}
+    counted, answered = ledgers["counters"].total.queries, ledgers["cached_tokens"].total.queries
+    surplus = None if counted is None or answered is None else counted - answered
+    if quantity == "hits" and seen.prediction_caveats:
+        values.pop("prediction", None)  # it proves nothing, and is told as such
+    situation = Situation(quantity, values, surplus, seen)
+    if len(set(values.values())) < 2:
+        return Explanation(situation)
+    ruled_out: dict[str, str] = {}
+    possible = []
+    for cause in known:
+        against = _against(cause, situation)
+        if against is None:
+            possible.append(cause)
+        else:
+            ruled_out[cause.name] = against
+    for number in (1, 2):
+        fitting = []
+        for causes in combinations(possible, number):
+            misfit = _misfit(causes, situation)
+            if misfit is None:
+                fitting.append(causes)
+            elif number == 1:
+                ruled_out[causes[0].name] = misfit
+        if fitting:
+            first, *others = chosen = _evident(fitting, situation)
+            used = {cause.name for causes in chosen for cause in causes}
+            outdone = dict.fromkeys(
+                (cause.name for causes in fitting for cause in causes), "another cause that fits is witnessed"
+            )
+            left = {name: why for name, why in (outdone | ruled_out).items() if name not in used}
+            return Explanation(situation, first, tuple(others), left)
+    return Explanation(situation, ruled_out=ruled_out)
 
 
-def _again(seen: Circumstances) -> str:
-    cause = "requests that waited for free blocks were counted again on each scheduling retry"
-    sampled = seen.waiting_peak is not None or seen.preemptions
-    return cause if sampled else f"{cause} (whether any waited was not sampled)"
+def _against(cause: Cause, situation: Situation) -> str | None:
+    if not cause.moved(situation.quantity):
+        return f"it does not change {situation.quantity}"
+    return cause.against(situation)
 
 
-def _more_hits(difference: LedgerDifference, seen: Circumstances) -> str:
-    if difference.second in INCLUDES_EXTERNAL and seen.external_hits:
-        exactly = "exactly " if seen.external_hits == difference.tokens else ""
-        return (
-            f"external cache: {difference.second} includes what a KV connector delivered, "
-            f"{exactly}{seen.external_hits} tokens by the external counters"
-        )
-    if seen.all_but_one and difference.second == "cached_tokens":
-        return "a disaggregated decode instance reports all but one token of each prompt as cached"
-    if (cause := _counters_lag(difference, seen)) is not None:
-        return cause
-    if difference.second in INCLUDES_EXTERNAL and seen.external_hits is None:
-        return f"perhaps an external cache: {difference.second} includes it, and this engine has no counters of it"
-    return NO_CAUSE
+def _evident(fitting: list[tuple[Cause, ...]], situation: Situation) -> list[tuple[Cause, ...]]:
+    """Those of which every part is witnessed, where there are any."""
+    witnessed = [causes for causes in fitting if all(cause.witnessed(situation) for cause in causes)]
+    return witnessed or fitting
 
 
-def _more_queries(difference: LedgerDifference, seen: Circumstances) -> str:
-    if (cause := _counters_lag(difference, seen)) is not None:
-        return cause
-    return (
-        "lookups were skipped: requests with prompt_logprobs, or that skip reading the cache, are not counted"
-    )
+def _misfit(causes: Sequence[Cause], situation: Situation) -> str | None:
+    """Which ledger speaks against these causes acting together; None: all fit.
+
+    The ledgers that none of them moves must be equal; each cause moves its own away from there, all by the same number.
+    """
+    quantity, values = situation.quantity, situation.values
+    moved = [name for cause in causes for name in cause.moved(quantity)]
+    if len(moved) > len(set(moved)):
+        return "both move the same ledger"
+    loose = {name for cause in causes for name in cause.loose} - set(moved)
+    still = [name for name in values if name not in moved and name not in loose]
+    if len({values[name] for name in still}) > 1:
+        return f"{' and '.join(still)} differ, which it does not move"
+    # Where every ledger may be moved, one that may stay is taken to have stayed.
+    bases = {values[name] for name in still or loose if name in values}
+    if not bases:
+        return "there is no ledger that it does not move"
+    misfits = [_misfit_from(base, causes, loose, situation) for base in sorted(bases)]
+    return None if None in misfits else misfits[0]
 
 
-def _counters_lag(difference: LedgerDifference, seen: Circumstances) -> str | None:
-    """Reasons for counters that show too little."""
-    if difference.first != "counters":
-        return None
-    if seen.preemptions and not seen.before("0.11.1"):
-        return f"{seen.preemptions} preemptions: resumed requests are left out of these counters"
-    if seen.settled is False:
-        if len(difference.by_dp) == 1:
-            return f"the counters of rank {next(iter(difference.by_dp))} had not come to rest"
-        return "the counters had not come to rest when the last scrape was taken"
+def _misfit_from(base: int, causes: Sequence[Cause], loose: set[str], situation: Situation) -> str | None:
+    """As `_misfit`, with what really happened."""
+    values = situation.values
+    for cause in causes:
+        signs = cause.moved(situation.quantity)
+        shifts = {name: (values[name] - base) * sign for name, sign in signs.items() if name in values}
+        sign = next(iter(signs.values()))
+        near = {name: (values[name] - base) * sign for name in cause.loose & loose if name in values}
+        if not shifts and not any(near.values()):
+            return "no ledger that it moves is known"
+        for name, shift in shifts.items():
+            if shift <= 0:
+                return f"{name} does not show it"
+        if len(set(shifts.values())) > 1:
+            return f"{' and '.join(shifts)} show different numbers of it"
+        size = max(shifts.values(), default=max(near.values(), default=0))
+        expected = cause.tokens(situation)
+        if expected is not None and size != expected:
+            return f"it makes up {expected} tokens, not {size}"
+        for name, shift in near.items():
+            if not 0 <= shift <= size:
+                return f"{name} shows something else"
     return None
-
-
-def _of_prediction(difference: LedgerDifference, seen: Circumstances) -> str:
-    if seen.prediction_caveats:
-        return f"the prediction is not certain: {seen.prediction_caveats[0]}"
-    if difference.tokens > 0:
-        if (cause := _counters_lag(difference, seen)) is not None:
-            return cause
-        if seen.one_block_less:
-            return "one block less per request: a server with EAGLE or MTP speculation drops the last matched block"
-        return (
-            "the engine found less than its blocks allow: another match unit, other block sizes in the pool, "
-            "or the cache was emptied meanwhile"
-        )
-    if difference.tokens < 0 and difference.first == "counters" and _counted_again(seen):
-        return _again(seen)
-    if difference.tokens == 0:
-        return "the ranks differ though the sums agree: requests were served by other ranks than they were sent to"
-    if seen.external_hits and difference.first in INCLUDES_EXTERNAL:
-        return f"external cache: {difference.first} includes what a KV connector delivered"
-    return "the cache was not empty at the beginning, or others filled it while it was measured"
 
 
 def version_caveat(difference: LedgerDifference, seen: Circumstances) -> str | None:

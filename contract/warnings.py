@@ -110,8 +110,8 @@ WARNING_TEXTS: Mapping[str, WarningText] = {
         "less than the whole.",
     ),
     "COUNTERS_NOT_SETTLED": WarningText(
-        "The counters never showed all tokens that were answered. The last scrape is incomplete, or some requests were "
-        "not counted.",
+        "The counters never came to show exactly the tokens that were answered: the last scrape is incomplete, or some "
+        "requests were not counted, or counted again.",
         "Look at the engine's log for preempted, aborted or retried requests; measure again.",
     ),
     "AFTER_SCRAPE_MISSING": WarningText(

@@ -7,7 +7,7 @@ scrapes.
 
 from dataclasses import dataclass
 
-from enginemetrics.difference import subtract
+from enginemetrics.difference import EngineDifference, subtract
 from enginemetrics.names import BREAKDOWNS, COUNTERS
 from enginemetrics.snapshot import EngineSnapshot
 
@@ -38,12 +38,14 @@ class Settling:
         queries: queries difference so far, in `unit` of the snapshots; None when it is not measurable.
         missing: expected minus counted tokens (negative: more than expected); None when not comparable.
         reason: one line for a log or a finding.
+        foreign: more was counted than was answered, and no other counter of the page speaks against other traffic.
     """
 
     settled: bool
     queries: int | None
     missing: int | None
     reason: str
+    foreign: bool = False
 
 
 def settling(
@@ -71,13 +73,26 @@ def settling(
                 False, queries, missing, f"the counters lack {missing} of {expected_queries} prompt tokens"
             )
         if missing < 0:
-            return Settling(
-                False,
-                queries,
-                missing,
-                f"the counters show {-missing} prompt tokens more than the {expected_queries} that were answered: "
-                "foreign traffic, or failed or repeated requests",
-            )
+            reason, foreign = _surplus(difference, -missing, expected_queries)
+            return Settling(False, queries, missing, reason, foreign)
     if previous is None or not same_counters(previous, current):
         return Settling(False, queries, missing, "waiting for a second, equal scrape")
     return Settling(True, queries, missing, "two equal scrapes")
+
+
+def _surplus(difference: EngineDifference, more: int, expected: int) -> tuple[str, bool]:
+    """What lookups that show too much mean, by what the front end's counter says, and whether it is other traffic."""
+    witness = [rank.prompt_tokens for rank in difference.ranks]
+    seen = f"the lookups show {more} prompt tokens more than the {expected} that were answered"
+    if None in witness:
+        return (
+            f"{seen}: foreign traffic, or lookups that were counted again (no other counter here tells)",
+            True,
+        )
+    prompt_tokens = sum(count or 0 for count in witness)
+    if prompt_tokens <= expected:
+        return (
+            f"{seen}, vllm:prompt_tokens shows {prompt_tokens}: nobody else used the engine, lookups are counted wrongly",
+            False,
+        )
+    return f"{seen}, vllm:prompt_tokens {prompt_tokens - expected}: foreign traffic", True

@@ -93,14 +93,12 @@ def settled_scrape(
         )
         if state.settled:
             return Settled(current, True, None)
-        foreign = state.missing is not None and state.missing < 0
+        too_much = state.missing is not None and state.missing < 0
         unchanged = previous is not None and same_counters(previous.snapshot, current.snapshot)
         broken = bool(subtract(baseline.snapshot, current.snapshot).findings)
-        hopeless = unchanged and (
-            foreign or broken
-        )  # waiting mends neither foreign traffic nor a restarted engine
+        hopeless = unchanged and (too_much or broken)  # waiting mends neither
         if hopeless or time.monotonic() > deadline or stop.is_set():
-            code = "FOREIGN_TRAFFIC" if foreign else "COUNTERS_NOT_SETTLED"
+            code = "FOREIGN_TRAFFIC" if state.foreign else "COUNTERS_NOT_SETTLED"
             tokens = abs(state.missing) if state.missing is not None else None
             return Settled(current, False, Finding(code=code, message=state.reason, tokens=tokens))
         previous = current

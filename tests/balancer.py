@@ -85,7 +85,7 @@ def balancer(engines: Sequence[str], choose: Choose) -> Iterator[Balancer]:
             if self.path == "/readiness":
                 status = 404 if balanced.readiness is None else 200
                 return self._answer(status, balanced.readiness or b"")
-            target = urlsplit(balanced.engine_for(self.path, self.headers))
+            target = urlsplit(balanced.engine_for(self.path, dict(self.headers.items())))
             upstream = http.client.HTTPConnection(str(target.hostname), target.port, timeout=20)
             try:
                 headers = {

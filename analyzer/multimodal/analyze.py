@@ -10,13 +10,16 @@ from analyzer.analyze import (
     conclude,
     counters_part,
     differences,
+    emptied,
     equal,
     failed_or_repeated,
+    ledgers_differ,
     ledgers_document,
     ledgers_of_scrapes,
     run_findings,
     runtime_document,
 )
+from analyzer.causes import NO_CAUSE
 from analyzer.kv_usage import kv_polling
 from analyzer.ledger_states import incomplete_ledgers, ledger_states
 from analyzer.ledgers import NAMES, Ledger, answers_ledger, unknown_ledger
@@ -76,14 +79,13 @@ def image_analysis(
         "cached_tokens": answers_ledger(requests, service["dp_size"]),
         "prediction": unknown_ledger(NO_REPLAY),
     }
-    found = frozenset(finding.code for finding in measurement.findings)
     seen = circumstances(
         scrapes,
         version=measurement.engine.version if measurement.engine else None,
         waiting_peak=polling["summary"]["requests_waiting_peak"],
         settled=measurement.settled,
         unanswered=requests.failed + requests.retried,
-        findings=found,
+        emptied=emptied(measurement),
     )
     document["prediction"] = {"hit_tokens": None, "hit_rate": None, "reason": NO_REPLAY}
     output = output_ledger(scrapes.difference, requests, service["dp_size"], seen)
@@ -202,28 +204,19 @@ def _warnings(
     size = document["theory_actual_absolute_difference_pp"]
     if size is not None and size > validation.actual_warning_pp:
         found.append({"code": "ACTUAL_DEVIATION", "difference_pp": size})
-    actual, agreement = document["actual"], document["agreement"]
+    actual = document["actual"]
     if actual["reason"] is not None:
         found.append({"code": "NOT_MEASURABLE", "message": actual["reason"]})
     found += incomplete_ledgers(document["validation"]["ledgers"])
-    causes = [item["cause"] for item in document["ledgers"]["differences"] if item["quantity"] == "hits"]
+    of_hits = []
     if actual["requests"]["differing_requests"]:
         cause = (
             "they were sent before the first request of a rank was answered, while the image was still being computed"
             if together_with_the_first(expected, requests)
-            else "no known cause fits"
+            else NO_CAUSE
         )
-        causes.append(
+        of_hits.append(
             f"{actual['requests']['differing_requests']} requests found something else than expected: {cause}"
         )
-    for code, what, tokens, quantity in (
-        ("QUERY_TOKENS_DIFFER", "input tokens", "query_tokens", "queries"),
-        ("HIT_TOKENS_DIFFER", "hit tokens", "hit_tokens", "hits"),
-    ):
-        if agreement[f"{quantity}_equal"] is False or (quantity == "hits" and causes):
-            values = ", ".join(
-                f"{name} {value}" for name, value in agreement[tokens].items() if value is not None
-            )
-            more = list(dict.fromkeys(causes)) if quantity == "hits" else []
-            found.append({"code": code, "message": "; ".join([f"{what} differ: {values}", *more])})
+    found += ledgers_differ(document["agreement"], document["ledgers"]["differences"], of_hits=of_hits)
     return found

@@ -237,13 +237,26 @@ def test_one_failed_scrape_after_the_load_costs_nothing(
     assert document(measurement.measurement)["status"] == "complete"
 
 
+def foreign(text: str) -> str:
+    """Somebody else's prompt of 160 tokens, in every counter that sees prompts."""
+    for name in (
+        QUERIES,
+        "vllm:prompt_tokens",
+        "vllm:request_prompt_tokens_sum",
+        "vllm:request_prefill_kv_computed_tokens_sum",
+    ):
+        text = counter(name, lambda value: value + 160)(text)
+    return text
+
+
 @pytest.mark.parametrize(
     ("fault", "codes"),
     [
         (metrics(lambda text: counter(HITS, lambda _: 1)(counter(QUERIES, lambda _: 2)(text))), BACKWARDS),
-        (metrics(counter(QUERIES, lambda value: value + 160)), {"FOREIGN_TRAFFIC"}),
+        (metrics(counter(QUERIES, lambda value: value + 160)), {"COUNTERS_NOT_SETTLED"}),
+        (metrics(foreign), {"FOREIGN_TRAFFIC"}),
     ],
-    ids=["backwards", "foreign"],
+    ids=["backwards", "lookups alone", "foreign"],
 )
 def test_counters_that_cannot_be_ours_are_findings(
     hitlab: Hitlab,
@@ -258,6 +271,7 @@ def test_counters_that_cannot_be_ours_are_findings(
     ended, measurement = run(hitlab, directory)
     assert ended.code in (0, 7)
     warned = {warning["code"] for warning in document(measurement.analysis)["warnings"]}
+    assert ("foreign traffic" in ended.err) is ("FOREIGN_TRAFFIC" in codes), "three ledgers speak against it"
     assert codes <= warned
     assert document(measurement.measurement)["settled"] is False
 
