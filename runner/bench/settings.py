@@ -116,7 +116,13 @@ class General(BaseModel):
     @property
     def trust(self) -> Trust:
         """For engines with https."""
-        return Trust(self.ca_file, self.client_cert, self.client_key, "--ca-file", "--client-cert")
+        return trust_of(self.model_dump(include={"ca_file", "client_cert", "client_key"}))
+
+
+def trust_of(values: Mapping[str, Any]) -> Trust:
+    """For engines with https, from settings by key."""
+    files = (values.get(key) for key in ("ca_file", "client_cert", "client_key"))
+    return Trust(*(None if file is None else str(file) for file in files), "--ca-file", "--client-cert")
 
 
 NOT_IN_FILES = ("engine_url", "lmcache_url", "ca_file", "client_cert", "client_key")

@@ -37,7 +37,7 @@ def tokens_per_gb(settings: Settings, engine: BenchEngine) -> Size:
         return Size(
             LmCache(general.lmcache_url, general.trust).tokens_per_gb(engine.model), "LMCache's /status"
         )
-    told = _told_by_engine(engine)
+    told = told_by_engine(engine)
     if told is not None:
         return Size(told, "vllm:cache_config_info (kv_cache_size_tokens, kv_cache_memory_bytes)")
     if settings.workload.needs_size:
@@ -48,7 +48,8 @@ def tokens_per_gb(settings: Settings, engine: BenchEngine) -> Size:
     return Size(None, "not known, and not needed")
 
 
-def _told_by_engine(engine: BenchEngine) -> int | None:
+def told_by_engine(engine: BenchEngine) -> int | None:
+    """Tokens in a GB by the engine's own metrics; None where they do not tell."""
     if engine.cache is None or engine.cache.kv_cache_size_tokens is None:
         return None
     size = decimal_number(engine.cache.labels.get("kv_cache_memory_bytes"))

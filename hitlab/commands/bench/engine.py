@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from contract.errors import ExitCode, ScenarioError
+from contract.errors import ExitCode, ScenarioError, ServiceError
 from contract.progress import Progress
 from contract.warnings import warning_message
 from hitlab.signals import stop_on_signals
 from hitlab.terminal import Terminal, print_error, print_text, print_warning
 
 if TYPE_CHECKING:
+    from hitlab.commands.bench.interactive import Explorer
     from runner.bench.run import BenchRun
     from runner.bench.settings import Settings
     from runner.bench.tally import Tally
@@ -25,8 +26,7 @@ QUALITY_FILE = "rag_qa_quality.json"
 
 def command(context: typer.Context) -> int:
     from contract.redaction import Redactor, service_api_key
-    from hitlab.commands.bench.interactive import ask
-    from runner.bench.prepare import find_out, found_out, prepare_bench
+    from runner.bench.prepare import prepare_bench
     from runner.bench.run import StoppedBench, run_bench
     from runner.bench.settings import missing, parse_arguments, read_config, resolve, write_config
     from runner.bench.tally import Tally
@@ -35,22 +35,24 @@ def command(context: typer.Context) -> int:
     line = parse_arguments(context.args, PROGRAM)
     values: dict[str, Any] = {**({} if line.config is None else read_config(line.config)), **line.given}
     export = line.export_config
-    if missing(values) and line.interactive and line.config is None and export is None and sys.stdin.isatty():
-        chosen = ask(values)
+    asked = missing(values) and line.interactive and line.config is None and export is None
+    asked = bool(asked and sys.stdin.isatty())
+    api_key = service_api_key("")
+    if asked:
+        from hitlab.commands.bench.interactive import ask
+
+        chosen = ask(values, _explorer(values, api_key))
         if chosen is None:
             print_error("nothing was started")
             return int(ExitCode.USAGE)
         values, export = chosen
     settings = resolve(values)
     _require_folder(settings.general.rag_output)
-    api_key = service_api_key("")
     redact = Redactor(api_key)
     if export is not None:
-        engine, size = find_out(settings, api_key=api_key)
-        write_config(export, found_out(settings, engine, size))
-        print(export)
-        return 0
+        return _export(settings, export, api_key, may_be_away=asked)
     tally = Tally()
+    prepared = None
     try:
         with (
             _shown(terminal, settings, tally) as progress,
@@ -71,7 +73,55 @@ def command(context: typer.Context) -> int:
     except StoppedBench as stopped:
         show_summary(settings, stopped.run)
         raise
+    except (ScenarioError, ServiceError) as error:
+        if not asked or prepared is not None:
+            raise
+        from hitlab.commands.bench.interactive import keep_answers
+
+        print_error(str(error))
+        keep_answers(lambda path: write_config(path, known(settings.exported())))
+        return int(error.exit_code)
     return show_summary(settings, run)
+
+
+def known(document: dict[str, Any]) -> dict[str, Any]:
+    """Without what nobody has said and nobody was asked for."""
+    return {key: value for key, value in document.items() if value is not None}
+
+
+def _explorer(values: dict[str, Any], api_key: str) -> "Explorer":
+    """What the questions try addresses with."""
+    from hitlab.commands.bench.interactive import Explorer, Found
+    from runner.bench.engine import find_engine
+    from runner.bench.lmcache import LmCache
+    from runner.bench.settings import trust_of
+    from runner.bench.sizing import told_by_engine
+
+    trust = trust_of(values)
+
+    def engine(url: str, model: str | None) -> Found:
+        found = find_engine(url, model, api_key=api_key, trust=trust)
+        return Found(found.model, told_by_engine(found))
+
+    return Explorer(engine, lambda url, model: LmCache(url, trust).tokens_per_gb(model))
+
+
+def _export(settings: "Settings", path: Path, api_key: str, *, may_be_away: bool) -> int:
+    """Write the settings with what was found out. `may_be_away`: without it, when the engine does not answer."""
+    from runner.bench.prepare import find_out, found_out
+    from runner.bench.settings import write_config
+
+    try:
+        engine, size = find_out(settings, api_key=api_key)
+        document = found_out(settings, engine, size)
+    except ServiceError as error:
+        if not may_be_away:
+            raise
+        print_warning(f"without the engine's model and size: {error}")
+        document = known(settings.exported())
+    write_config(path, document)
+    print(path)
+    return 0
 
 
 def _require_folder(path: Path | None) -> None:

@@ -12,6 +12,7 @@ import tty
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -19,19 +20,37 @@ import click
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from contract.errors import ScenarioError
-from contract.options import default_text
+from contract.errors import HitLabError, ScenarioError
+from contract.options import Unit, default_text
 from hitlab.terminal import shown
 from runner.bench.engine import base_url
+from runner.bench.qa_datasets import NAMED
 from runner.bench.settings import General, choices, fields_of, resolve
+from runner.bench.sizing import HOW_TO_COMPUTE
 from runner.workloads import WORKLOADS
 
 BACK = "<"
 WIDTH = 50
-START, EXPORT, QUIT = "start", "export", "quit"
+START, EXPORT, BACK_TO, QUIT = "start", "export", "back", "quit"
 DEFAULT_URL = "http://localhost:8000"
 DEFAULT_LMCACHE_URL = "http://localhost:8080"
 DEFAULT_EXPORT = "bench_config.json"
+WORDS = {
+    "url": "URL",
+    "kv": "KV",
+    "kvcache": "KV cache",
+    "gb": "GB",
+    "qps": "QPS",
+    "eos": "EOS",
+    "lmcache": "LMCache",
+    "num": "number of",
+    "no": "skip the",
+    "inflight": "in-flight",
+    "kwargs": "variables",
+    "docs": "documents",
+}
+UNITS = ("TOKENS", "GB", "SECONDS", "DOCUMENTS", "QPS")
+"""Units that say something beside the label."""
 GENERAL_ASKED = ("model", "kv_cache_volume", "seed", "ignore_eos", "no_warmup")
 
 KEYS = re.compile(r"\x1b[\[O][A-D]|.", re.DOTALL)
@@ -52,13 +71,34 @@ class _Question:
     ask: Callable[[Values], Values]
 
 
-def ask(given: Mapping[str, Any]) -> tuple[Values, Path | None] | None:
+@dataclass(frozen=True)
+class Found:
+    """What an engine told: its model, and tokens in a GB of its KV cache (None: it does not tell)."""
+
+    model: str
+    tokens_per_gb: int | None
+
+
+@dataclass(frozen=True)
+class Explorer:
+    """How an address is tried as soon as it is typed. Both raise HitLabError with the reason.
+
+    engine: address, and the model if one is given. lmcache: address and model; gives tokens in a GB.
+    """
+
+    engine: Callable[[str, str | None], Found]
+    lmcache: Callable[[str, str], int]
+
+
+def ask(given: Mapping[str, Any], explorer: Explorer) -> tuple[Values, Path | None] | None:
     """Values by key, and where to export them to; None when the user leaves. What was given is not asked.
 
     Raises click.Abort on Ctrl-C or the end of the input.
     """
     _say(f"\n{'═' * WIDTH}\n hitlab bench engine: interactive setup\n{'═' * WIDTH}\n(< goes back)")
-    questions = _questions(given)
+    if "engine_url" in given:
+        given = {**given, "_found": _tried(lambda: explorer.engine(given["engine_url"], given.get("model")))}
+    questions = _questions(given, explorer)
     answered: list[tuple[int, Values]] = []
     position = 0
     while position < len(questions):
@@ -89,22 +129,16 @@ def _known(given: Mapping[str, Any], answered: Sequence[tuple[int, Values]]) -> 
     return known
 
 
-def _questions(given: Mapping[str, Any]) -> list[_Question]:
-    general = fields_of(General)
+def _questions(given: Mapping[str, Any], explorer: Explorer) -> list[_Question]:
     first = [
-        _Question(lambda _: "engine_url" not in given, _ask_engine_url),
+        _Question(lambda _: "engine_url" not in given, partial(_ask_engine_url, explorer)),
         _Question(lambda _: "workload" not in given, _ask_workload),
         _Question(lambda known: _sized(known, given), _ask_lmcache),
         _Question(
             lambda known: known.get("_lmcache") is True,
-            lambda _: {
-                "lmcache_url": _text("LMCache URL", "Its HTTP server.", DEFAULT_LMCACHE_URL, base_url)
-            },
+            partial(_ask_lmcache_url, explorer),
         ),
-        _Question(
-            lambda known: known.get("_lmcache") is False,
-            lambda _: _ask_field("tokens_per_gb_kvcache", general["tokens_per_gb_kvcache"], "ask the engine"),
-        ),
+        _Question(lambda known: known.get("_lmcache") is False, _ask_size),
         *(_workload_question(key, field, given, required=True) for key, field in _workload_fields()),
     ]
     optional = [
@@ -117,9 +151,7 @@ def _questions(given: Mapping[str, Any]) -> list[_Question]:
         _Question(lambda _: True, _ask_action),
         _Question(
             lambda known: known.get("_action") == EXPORT,
-            lambda _: {
-                "_export_path": Path(_text("File name", "Where the configuration goes.", DEFAULT_EXPORT, str))
-            },
+            lambda _: {"_export_path": ask_file()},
         ),
     ]
     return [*first, *optional, *last]
@@ -162,8 +194,87 @@ def _gate(name: str, title: str, text: str) -> _Question:
 # ---- single questions ----------------------------------------------------------------------------------------------
 
 
-def _ask_engine_url(_known: Values) -> Values:
-    return {"engine_url": _text("Engine URL", "URL of the inference engine.", DEFAULT_URL, base_url)}
+def _tried(found_out: Callable[[], Any]) -> Any:
+    """What an address told, shown; None and the reason when it told nothing."""
+    try:
+        found = found_out()
+    except HitLabError as error:
+        _say(f"  {error}")
+        return None
+    if isinstance(found, Found):
+        size = "" if found.tokens_per_gb is None else f", {found.tokens_per_gb} tokens per GB of KV cache"
+        _say(f"  The engine serves {found.model}{size}.")
+    else:
+        _say(f"  {found} tokens per GB of KV cache.")
+    return found
+
+
+def _ask_address(title: str, text: str, default: str, found_out: Callable[[str], Any]) -> tuple[str, Any]:
+    """An address that was tried: asked again until it answers, or the user goes on without it."""
+    while True:
+        url = _text(title, text, default, base_url)
+        found = _tried(lambda url=url: found_out(url))  # type: ignore[misc]
+        if found is not None:
+            return url, found
+        later = "The answers can be exported, and the bench be started when it is there."
+        if _yes_no("Go on without it?", later, default=False):
+            return url, None
+        default = url
+
+
+def _ask_engine_url(explorer: Explorer, known: Values) -> Values:
+    url, found = _ask_address(
+        "Engine URL",
+        "URL of the inference engine.",
+        DEFAULT_URL,
+        lambda url: explorer.engine(url, known.get("model")),
+    )
+    return {"engine_url": url, "_found": found}
+
+
+def _ask_lmcache_url(explorer: Explorer, known: Values) -> Values:
+    found: Found | None = known.get("_found")
+    if found is None:  # LMCache is asked about a model
+        return {"lmcache_url": _text("LMCache URL", "Its HTTP server.", DEFAULT_LMCACHE_URL, base_url)}
+    url, size = _ask_address(
+        "LMCache URL", "Its HTTP server.", DEFAULT_LMCACHE_URL, lambda url: explorer.lmcache(url, found.model)
+    )
+    return {"lmcache_url": url, "_size": size}
+
+
+def _ask_size(known: Values) -> Values:
+    """Required where the engine has been asked and does not tell it."""
+    field = fields_of(General)["tokens_per_gb_kvcache"]
+    found: Found | None = known.get("_found")
+    if found is None:
+        return _ask_field("tokens_per_gb_kvcache", field, "ask the engine")
+    if found.tokens_per_gb is not None:
+        return _ask_field("tokens_per_gb_kvcache", field, f"{found.tokens_per_gb}, from the engine")
+    _say(f"\n  The engine does not tell how many tokens a GB of KV cache holds. {HOW_TO_COMPUTE}.")
+    needed = WORKLOADS[known["workload"]].needs_size
+    return _ask_field("tokens_per_gb_kvcache", field, "" if needed else "not needed", required=needed)
+
+
+def ask_file() -> Path:
+    def check(answer: str) -> Path:
+        path = Path(answer)
+        if not path.absolute().parent.is_dir():
+            raise ValueError(f"there is no folder {path.absolute().parent}")
+        return path
+
+    path: Path = _text("File name", "Where the configuration goes.", DEFAULT_EXPORT, check)
+    return path
+
+
+def keep_answers(write: Callable[[Path], None]) -> None:
+    """After a start that failed: nothing that was typed has to be lost."""
+    try:
+        if _yes_no("Export the configuration?", "It can be started again with --config.", default=True):
+            path = ask_file()
+            write(path)
+            _say(f"{path} written")
+    except _Back:
+        return
 
 
 def _ask_workload(_known: Values) -> Values:
@@ -176,18 +287,35 @@ def _ask_lmcache(_known: Values) -> Values:
     return {"_lmcache": _yes_no("LMCache Server", text, default=True)}
 
 
-def _ask_field(key: str, field: FieldInfo, blank: str = "") -> Values:
-    title, text = key.replace("_", " "), field.description or ""
+def label(key: str) -> str:
+    """A setting in words: `ldqa_num_inflight_requests` is "Number of inflight requests"."""
+    owner = next((w for w in WORKLOADS.values() if key in fields_of(w.parameters)), None)
+    field = fields_of(General if owner is None else owner.parameters)[key]
+    words = key.removeprefix("" if owner is None else owner.prefix).split("_")
+    said = [WORDS.get(word, word) for word in words]
+    unit = next((item.metavar for item in field.metadata if isinstance(item, Unit)), "")
+    in_unit = (
+        f" ({unit if unit in ('GB', 'QPS') else unit.lower()})"
+        if unit in UNITS and unit not in said and unit.lower() not in said
+        else ""
+    )
+    text = " ".join(said)
+    return text[:1].upper() + text[1:] + in_unit
+
+
+def _ask_field(key: str, field: FieldInfo, blank: str = "", *, required: bool | None = None) -> Values:
+    title, text = label(key), field.description or ""
+    needed = field.is_required() if required is None else required
     options = choices(key, field)
     if options:
-        return {key: _choose(title, text, [(option, "") for option in options])}
+        return {key: _choose(title, text, [(option, "") for option in options], default=field.default)}
     if field.annotation is bool:
-        return {key: _yes_no(title, text, default=False)}
+        return {key: _yes_no(title, text, default=bool(field.default))}
     default = "" if field.is_required() else default_text(field)
 
     def check(answer: str) -> Any:
         if not answer:
-            if field.is_required():
+            if needed:
                 raise ValueError("an answer is needed")
             return None
         return _checked(key, answer)
@@ -199,6 +327,8 @@ def _checked(key: str, answer: str) -> Any:
     """The answer, when the setting's own checks take it."""
     models: list[type[BaseModel]] = [General, *(workload.parameters for workload in WORKLOADS.values())]
     owner = next(model for model in models if key in fields_of(model))
+    if key == "rag_dataset" and answer not in NAMED and not Path(answer).expanduser().is_file():
+        raise ValueError(f"there is no file {answer}; a name is one of {', '.join(NAMED)}")
     value: Any = answer.split() if dict in _origins(fields_of(owner)[key].annotation) else answer
     try:
         owner.model_validate({key: value})
@@ -222,21 +352,31 @@ def _ask_action(known: Values) -> Values:
         _say(f"  {error}")
         raise _Back from error
     _say(f"{'─' * WIDTH}\n Configuration Summary\n{'─' * WIDTH}")
-    lines = {
-        "engine url": settings.general.engine_url,
-        "lmcache url": settings.general.lmcache_url,
-        **settings.exported(),
+    found: Found | None = known.get("_found")
+    told = {} if found is None else {"model": found.model, "tokens_per_gb_kvcache": found.tokens_per_gb}
+    told |= {"tokens_per_gb_kvcache": known["_size"]} if known.get("_size") else {}
+    stored = settings.exported()
+    shown_settings = {
+        "engine_url": settings.general.engine_url,
+        "lmcache_url": settings.general.lmcache_url,
+        **{key: told.get(key) if value is None else value for key, value in stored.items()},
     }
-    for key, value in lines.items():
+    for key, value in shown_settings.items():
         if value is not None:
-            _say(f"  {key.replace('_', ' ').capitalize() + ':':<32}{value}")
+            _say(f"  {label(key) + ':':<38}{value}")
     _say("─" * WIDTH)
+    if found is None:
+        _say("  The engine did not answer: export the configuration, or start it first.")
     options = [
         (START, "Start benchmark"),
         (EXPORT, "Export configuration for later use and exit"),
+        (BACK_TO, "Go back to the last question"),
         (QUIT, "Leave"),
     ]
-    return {"_action": _choose("What would you like to do?", "", options)}
+    action = _choose("What would you like to do?", "", options, default=START if found else EXPORT)
+    if action == BACK_TO:
+        raise _Back
+    return {"_action": action}
 
 
 # ---- prompts -------------------------------------------------------------------------------------------------------
@@ -285,28 +425,28 @@ def _yes_no(title: str, text: str, *, default: bool) -> bool:
         _say("  y or n, please")
 
 
-def _choose(title: str, text: str, options: Sequence[tuple[str, str]]) -> str:
+def _choose(title: str, text: str, options: Sequence[tuple[str, str]], *, default: str | None = None) -> str:
     _say(f"\n{title}" + (f"\n  {text}" if text else ""))
-    return _choose_by_arrows(options) if _can_draw() else _choose_by_number(options)
+    at = next((number for number, (name, _) in enumerate(options) if name == default), 0)
+    return _choose_by_arrows(options, at) if _can_draw() else _choose_by_number(options, at)
 
 
 def _can_draw() -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
 
-def _choose_by_number(options: Sequence[tuple[str, str]]) -> str:
+def _choose_by_number(options: Sequence[tuple[str, str]], default: int) -> str:
     for number, (name, title) in enumerate(options, start=1):
         _say(f"  {number}. {name:<22} {title}".rstrip())
     while True:
-        answer = _line("  [default: 1] > ") or "1"
+        answer = _line(f"  [default: {default + 1}] > ") or str(default + 1)
         if answer.isdigit() and 1 <= int(answer) <= len(options):
             return options[int(answer) - 1][0]
         _say(f"  a number from 1 to {len(options)}, please")
 
 
-def _choose_by_arrows(options: Sequence[tuple[str, str]]) -> str:
+def _choose_by_arrows(options: Sequence[tuple[str, str]], at: int) -> str:
     _say("  Use up/down to navigate, Enter to select.\n")
-    at = 0
     with _single_keys() as keys:
         while True:
             for number, (name, title) in enumerate(options):

@@ -14,7 +14,11 @@ from typing import Any
 
 import pytest
 
-from tests.hitlab.conftest import REPOSITORY
+from contract.errors import ServiceError
+from hitlab.commands.bench import interactive
+from runner.bench.settings import General, fields_of
+from runner.workloads import WORKLOADS
+from tests.hitlab.conftest import REPOSITORY, Hitlab
 
 UP, DOWN, ENTER = "\x1b[A", "\x1b[B", "\r"
 SECONDS = 30.0
@@ -122,12 +126,13 @@ def test_four_phases_with_arrow_keys_and_a_way_back(talk: Open, engine: str, tmp
     dialogue.wait_for("kv-tier-pressure")
     os.write(dialogue._master, ENTER.encode())
     dialogue.answer("(Y/n) > ", "n\n")
-    dialogue.answer("[default: ask the engine] > ", "many\n")
+    dialogue.answer("Tokens per GB KV cache\r\n", "")
+    dialogue.answer("  > ", "many\n")
     dialogue.answer("valid integer", "")
-    dialogue.answer("[default: ask the engine] > ", "6000\n")
+    dialogue.answer("  > ", "6000\n")
     dialogue.answer("Set model, volume, seed, warm phases?", "")
     dialogue.answer("(y/N) > ", "y\n")
-    dialogue.answer("model\n".replace("\n", "\r\n"), "")
+    dialogue.answer("Model\r\n", "")
     dialogue.answer("> ", "\n")
     dialogue.answer("[default: 100] > ", "0.5\n")
     dialogue.answer("[default: 42] > ", "7\n")
@@ -146,8 +151,15 @@ def test_four_phases_with_arrow_keys_and_a_way_back(talk: Open, engine: str, tmp
     dialogue.answer("[default: 3] > ", "\n")
     dialogue.answer("[default: 128] > ", "2\n")
     summary = dialogue.wait_for("What would you like to do?")
-    for line in ("Workload:                       long-doc-qa", "Seed:                           7"):
-        assert line in summary
+    for name, value in (
+        ("Workload", "long-doc-qa"),
+        ("Model", "demo"),
+        ("Tokens per GB KV cache", "6000"),
+        ("KV cache volume (GB)", "0.5"),
+        ("Document length (tokens)", "800"),
+        ("Number of in-flight requests", "3"),
+    ):
+        assert f"  {name + ':':<38}{value}" in summary
     dialogue.wait_for("Leave")
     os.write(dialogue._master, (DOWN + ENTER).encode())
     dialogue.answer("[default: bench_config.json] > ", "\n")
@@ -215,6 +227,8 @@ def test_what_was_given_is_not_asked_and_the_bench_starts(
     if workload == "rag-qa-quality":
         dialogue.answer("  > ", "\n")
         dialogue.answer("an answer is needed", "")
+        dialogue.answer("  > ", "no.jsonl\n")
+        dialogue.answer("there is no file no.jsonl; a name is one of musique, hotpotqa", "")
         dialogue.answer("  > ", "qa.jsonl\n")
     dialogue.answer("(y/N) > ", "\n")
     dialogue.answer("(y/N) > ", "\n")
@@ -229,10 +243,128 @@ def test_leaving_starts_nothing(talk: Open, engine: str, tmp_path: Path) -> None
     dialogue.answer("[default: 1] > ", "6\n")
     dialogue.answer("(y/N) > ", "\n")
     dialogue.answer("(y/N) > ", "\n")
-    dialogue.answer("[default: 1] > ", "3\n")
+    dialogue.answer("[default: 1] > ", "3\n")  # back to the last question
+    dialogue.answer("Set the parameters of this workload?", "")
+    dialogue.answer("(y/N) > ", "\n")
+    dialogue.answer("[default: 1] > ", "4\n")
     assert dialogue.end() == 2
+    assert "The engine serves demo" in dialogue.shown
     assert "nothing was started" in dialogue.shown
     assert [path.name for path in tmp_path.iterdir()] == []
+
+
+def test_a_dead_engine_is_noticed_at_once_and_the_answers_can_be_exported(talk: Open, tmp_path: Path) -> None:
+    dialogue = talk(terminal="dumb")
+    dialogue.answer("[default: http://localhost:8000] > ", "127.0.0.1:9\n")
+    dialogue.wait_for("cannot be reached")
+    dialogue.answer("Go on without it?", "")
+    dialogue.answer("(y/N) > ", "\n")
+    dialogue.answer("[default: http://127.0.0.1:9] > ", "\n")
+    dialogue.answer("(y/N) > ", "y\n")
+    dialogue.answer("[default: 1] > ", "6\n")
+    dialogue.answer("(y/N) > ", "\n")
+    dialogue.answer("(y/N) > ", "\n")
+    dialogue.wait_for("The engine did not answer: export the configuration, or start it first.")
+    dialogue.answer("[default: 2] > ", "\n")
+    dialogue.answer("[default: bench_config.json] > ", "no/where.json\n")
+    dialogue.answer("there is no folder", "")
+    dialogue.answer("[default: bench_config.json] > ", "\n")
+    assert dialogue.end() == 0, dialogue.shown
+    assert "without the engine's model and size" in dialogue.shown
+    stored = config(tmp_path)
+    assert (stored["workload"], stored["seed"], "model" in stored) == ("random-prefill", 42, False)
+
+
+class Asked:
+    """Answers given in turn, without a terminal; what was said is kept."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *answers: str) -> None:
+        self.said: list[str] = []
+        left = iter(answers)
+
+        def line(prompt: str) -> str:
+            self.said.append(prompt)
+            answer = next(left)
+            if answer == interactive.BACK:
+                raise interactive._Back
+            return answer
+
+        monkeypatch.setattr(interactive, "_line", line)
+        monkeypatch.setattr(interactive, "_say", self.said.append)
+        monkeypatch.setattr(interactive, "_can_draw", lambda: False)
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.said)
+
+
+def explorer(size: int | None = 6553, lmcache: int | None = None) -> interactive.Explorer:
+    def cache(url: str, model: str) -> int:
+        if lmcache is None:
+            raise ServiceError(f"{url}/status: says nothing of {model!r}")
+        return lmcache
+
+    return interactive.Explorer(lambda _url, _model: interactive.Found("Qwen/Qwen3-14B", size), cache)
+
+
+def test_what_was_found_is_in_the_summary(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = Asked(monkeypatch, "8000", "1", "n", "", "", "", "1")
+    values, path = interactive.ask({}, explorer()) or ({}, None)
+    assert (values, path) == ({"engine_url": "http://localhost:8000", "workload": "long-doc-qa"}, None)
+    assert "  The engine serves Qwen/Qwen3-14B, 6553 tokens per GB of KV cache." in asked.said
+    for line in (f"  {'Model:':<38}Qwen/Qwen3-14B", f"  {'Tokens per GB KV cache:':<38}6553"):
+        assert line in asked.said
+
+
+def test_a_size_that_nobody_tells_is_asked_for_before_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = Asked(monkeypatch, "8000", "1", "n", "", "46020", "", "", "1")
+    values, _ = interactive.ask({}, explorer(None)) or ({}, None)
+    assert values["tokens_per_gb_kvcache"] == "46020"
+    assert "567890 / 12.34 = 46020" in asked.text
+    assert "an answer is needed" in asked.text
+
+
+def test_an_lmcache_that_knows_nothing_is_noticed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = Asked(monkeypatch, "8000", "1", "y", "", "n", interactive.BACK, "n", "", "", "", "1")
+    values, _ = interactive.ask({}, explorer()) or ({}, None)
+    assert "lmcache_url" not in values
+    assert "http://localhost:8080/status: says nothing of 'Qwen/Qwen3-14B'" in asked.text
+    asked = Asked(monkeypatch, "8000", "1", "y", "", "", "", "1")
+    values, _ = interactive.ask({}, explorer(lmcache=77)) or ({}, None)
+    assert values["lmcache_url"] == "http://localhost:8080"
+    assert "77" in next(line for line in asked.said if line.startswith("  Tokens per GB"))
+
+
+def test_going_back_from_the_summary(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = Asked(monkeypatch, "8000", "6", "", "", "3", "y", "500", "", "2", "")
+    values, path = interactive.ask({}, explorer()) or ({}, None)
+    assert values["rp_request_length"] == "500"
+    assert path == Path("bench_config.json")
+    assert asked.text.count("Configuration Summary") == 2
+
+
+def test_labels_are_words() -> None:
+    keys = [*fields_of(General), *(key for w in WORKLOADS.values() for key in fields_of(w.parameters))]
+    labels = {key: interactive.label(key) for key in keys}
+    assert all("_" not in text and text[0].isupper() for text in labels.values())
+    assert labels["ldqa_document_length"] == "Document length (tokens)"
+    assert labels["psf_thrash"] == "Thrash (GB)"
+    assert labels["mrc_qps"] == "QPS"
+    assert labels["no_warmup"] == "Skip the warmup"
+
+
+def test_a_start_that_fails_offers_to_keep_the_answers(
+    hitlab: Hitlab, engine: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A prompt longer than the model takes is noticed when the texts are made, after the last question."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    Asked(monkeypatch, engine, "", "", "1", "", "kept.json")
+    given = ("--workload", "random-prefill", "--rp-num-requests", "1", "--rp-request-length", "9000", "-q")
+    ended = hitlab("bench", "engine", *given)
+    assert ended.code == 2
+    assert "--max-model-len" in ended.err
+    assert config(tmp_path, "kept.json")["rp_request_length"] == 9000
 
 
 def test_ctrl_c_leaves(talk: Open) -> None:
