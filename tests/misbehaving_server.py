@@ -212,6 +212,15 @@ def replaces_event(which: int, text: bytes) -> Fault:
     return events(edit)
 
 
+def tells(field: str, value: int) -> Fault:
+    """`usage` of a stream says something else."""
+
+    async def edit(number: int, event: bytes, response: Response) -> bytes:
+        return re.sub(rb'"%b":\d+' % field.encode(), b'"%b":%d' % (field.encode(), value), event)
+
+    return events(edit)
+
+
 def leaves_out_usage() -> Fault:
     async def edit(number: int, event: bytes, response: Response) -> bytes:
         return b"" if b'"usage":{' in event else event

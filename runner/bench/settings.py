@@ -81,7 +81,11 @@ class General(BaseModel):
     timeout: Annotated[
         float,
         Unit("SECONDS"),
-        Field(gt=0, allow_inf_nan=False, description="seconds of silence after which a request has failed"),
+        Field(
+            gt=0,
+            allow_inf_nan=False,
+            description="seconds without a new token after which a request has failed",
+        ),
     ] = TIMEOUT_SECONDS
     reset_cache: Annotated[
         bool, Field(description="empty the engine's prefix cache first (needs VLLM_SERVER_DEV_MODE=1)")

@@ -33,6 +33,7 @@ from tests.misbehaving_server import (
     resets,
     restarts,
     stalls,
+    tells,
     times,
     without_rank,
 )
@@ -145,6 +146,27 @@ def test_a_partial_measurement_never_displaces_a_complete_one(
     assert ended.code == 1
     assert document(measurement.analysis)["status"] == "partial"
     assert directory.analysis.read_bytes() == complete
+
+
+def test_counts_that_cannot_be_are_the_failure_of_their_request_and_lose_no_record(
+    hitlab: Hitlab, server: MisbehavingServer, job: Job
+) -> None:
+    directory = job(driver={"concurrency": 1})
+    server.formal = {
+        3: tells("completion_tokens", 2**63),
+        5: tells("completion_tokens", 10**6),
+        7: tells("cached_tokens", 10**6),
+    }
+    ended, measurement = run(hitlab, directory)
+    assert ended.code == 1, ended.err
+    records = records_of(measurement)
+    assert len(records) == REQUESTS
+    failed = [record for record in records if record["error_kind"]]
+    assert [record["position"] for record in failed] == [2, 4, 6]
+    assert {record["error_kind"] for record in failed} == {"bad_usage"}
+    assert [record["completion_tokens"] is None for record in failed] == [True, True, False]
+    assert failed[2]["cached_tokens"] is None
+    assert "3 x bad_usage: usage says 9.223e+18 completion_tokens, more than any request has" in ended.err
 
 
 def test_a_repeated_request_is_answered_but_its_theory_is_void(

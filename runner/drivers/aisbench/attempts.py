@@ -9,11 +9,13 @@ from typing import Any
 import orjson
 
 from contract.errors import DriverError
+from contract.foreign import token_count
 from contract.foreign_text import presentable
 from contract.records import ErrorKind, RequestRecord
 from contract.redaction import Redactor
 
 _FIELDS = RequestRecord._fields
+_TOKENS = ("prompt_tokens", "completion_tokens", "cached_tokens", "image_tokens")
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,8 @@ class AttemptReader:
     def _record(self, event: dict[str, Any]) -> RequestRecord:
         values = {name: event[name] for name in _FIELDS}
         told = {name: self._presentable(values[name]) for name in ("error_text", "finish_reason")}
-        return RequestRecord(**{**values, **told, "itl_s": tuple(values["itl_s"])})
+        counts = {name: token_count(values[name]) for name in _TOKENS}
+        return RequestRecord(**{**values, **told, **counts, "itl_s": tuple(values["itl_s"])})
 
     def _presentable(self, text: str | None) -> str | None:
         return None if text is None else presentable(self._redact(text))
