@@ -130,6 +130,7 @@ def measured_analysis(
         waiting_peak=polling["summary"]["requests_waiting_peak"],
         settled=measurement.settled,
         unanswered=requests.failed + requests.retried,
+        findings=frozenset(found),
         all_but_one=_all_but_one(requests),
         one_block_less=_one_block_less(requests, prediction),
         prompt_tokens_differing=document["actual"]["requests"]["prompt_tokens_differing"],

@@ -28,6 +28,7 @@ class Circumstances:
         waiting_peak: most requests that waited on one rank in any sample.
         settled: whether the counters came to rest at what was answered.
         unanswered: requests that failed in the end, and attempts that were repeated.
+        findings: codes of what the run found.
         all_but_one: every answer reports one cached token less than its prompt has.
         one_block_less: every request that hit something else than predicted hit exactly one block less.
         prompt_tokens_differing: answers that count other input tokens than were planned.
@@ -43,6 +44,7 @@ class Circumstances:
     external_hits: int | None = None
     settled: bool | None = None
     unanswered: int = 0
+    findings: frozenset[str] = frozenset()
     all_but_one: bool = False
     one_block_less: bool = False
     prompt_tokens_differing: int = 0

@@ -85,6 +85,7 @@ def image_analysis(
         waiting_peak=polling["summary"]["requests_waiting_peak"],
         settled=measurement.settled,
         unanswered=requests.failed + requests.retried,
+        findings=frozenset(finding.code for finding in measurement.findings),
         emptied=emptied(measurement),
     )
     document["prediction"] = {"hit_tokens": None, "hit_rate": None, "reason": NO_REPLAY}
