@@ -6,8 +6,11 @@ import random
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import pytest
 from hitlab_aisbench.turns import Turns, write_turns
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -95,3 +98,56 @@ def test_several_processes_share_the_lanes(tmp_path: Path) -> None:
     for lane in range(5):
         own = [span for span in spans if span[0] % 5 == lane]
         assert all(later[1] >= earlier[2] for earlier, later in itertools.pairwise(own))
+
+
+class Touched:
+    """A level of the set that counts how often it is read and written."""
+
+    def __init__(self, words: Any, steps: list[int]) -> None:
+        self.words = words
+        self.steps = steps
+
+    def __getitem__(self, at: int) -> Any:
+        self.steps[0] += 1
+        return self.words[at]
+
+    def __setitem__(self, at: int, word: int) -> None:
+        self.steps[0] += 1
+        self.words[at] = word
+
+
+SHAPES: dict[str, Callable[[int, int], object]] = {
+    "no lanes": lambda _row, _rows: None,
+    "32 lanes": lambda row, _rows: row % 32,
+    "a lane each for hundreds": lambda row, _rows: row // 500,
+    # Whoever waits for nothing stands at the far end.
+    "one lane, and the last 500": lambda row, rows: None if row >= rows - 500 else "a",
+}
+
+
+def most_steps(folder: Path, rows: int, shape: str) -> int:
+    """Words touched by the most expensive of 1,000 turns, some of which end while others are taken."""
+    folder.mkdir()
+    write_turns(folder, [SHAPES[shape](row, rows) for row in range(rows)])
+    turns, steps, worst = Turns(folder, threading.Lock()), [0], 0
+    turns._levels = [Touched(level, steps) for level in turns._levels]
+    running: list[int] = []
+    for _ in range(1000):
+        steps[0] = 0
+        row = turns.take()
+        if row is not None:
+            running.append(row)
+        if len(running) == 16 or row is None:
+            turns.end(running.pop(0))
+        worst = max(worst, steps[0])
+    return worst
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_row_of_a_large_load_costs_at_most_twice_what_it_costs_in_a_small_one(
+    tmp_path: Path, shape: str
+) -> None:
+    """Counted in words of the set that are touched; benchmarks/aisbench_turns.py has the times."""
+    small, large = (most_steps(tmp_path / str(rows), rows, shape) for rows in (10_000, 320_000))
+    assert 0 < large <= 2 * small
+    assert large <= 4 + 2 * 4 * 2, "found in four levels; taken out and put in there, each a read and a write"
