@@ -98,7 +98,7 @@ def measured_analysis(
     validation = Validation.model_validate(measurement.validation)
     service = measurement.service
     requests = request_table(manifest.directory.full, directory)
-    scrapes = stored_pair(directory, service)
+    scrapes = stored_pair(directory, service, measurement.findings)
     polling = kv_polling(directory, service["poll_interval_seconds"])
     version = measurement.engine.version if measurement.engine else None
     cache = engine_cache(

@@ -1,12 +1,13 @@
 """The two scrapes of a measurement: their texts, what they say, and the difference between them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from contract.errors import ArtifactError
 from contract.files import read_text
+from contract.measurement import Finding
 from contract.run_directory import MeasurementDirectory
 from contract.scrapes import split_scrapes
 from enginemetrics.difference import EngineDifference, subtract
@@ -31,17 +32,23 @@ class ScrapePair:
     reason: str | None = None
 
 
-def stored_pair(directory: MeasurementDirectory, service: Mapping[str, Any]) -> ScrapePair:
-    """The scrapes of a measurement, as far as it came."""
+NO_AFTER = {"AFTER_SCRAPE_MISSING", "METRICS_NOT_THIS_ENGINE"}
+"""Findings of a run that say why it has no scrape from after the load."""
+
+
+def stored_pair(
+    directory: MeasurementDirectory, service: Mapping[str, Any], findings: Sequence[Finding] = ()
+) -> ScrapePair:
+    """The scrapes of a measurement, as far as it came. `findings`: of the run, which may say why one is missing."""
     before, after = (
         load_scrape(path, service) if path.is_file() else None
         for path in (directory.baseline, directory.after)
     )
     if before is None or after is None:
         when = "before" if before is None else "after"
-        return ScrapePair(
-            before, after, None, f"there is no scrape from {when} the load; the run ended early"
-        )
+        told = next((finding.message for finding in findings if finding.code in NO_AFTER), None)
+        reason = f"there is no scrape from {when} the load; {told or 'the run ended early'}"
+        return ScrapePair(before, after, None, reason)
     return pair(before, after)
 
 

@@ -54,7 +54,7 @@ def image_analysis(
     """The prepared analysis with `runtime`, `expected`, `actual`, `ledgers` and the differences."""
     service, record = measurement.service, measurement.images
     requests = image_request_table(manifest, directory, record)
-    scrapes = stored_pair(directory, service)
+    scrapes = stored_pair(directory, service, measurement.findings)
     polling = kv_polling(directory, service["poll_interval_seconds"])
     expected = expect(
         record, requests, read_token_ids(manifest.directory.token_ids), queries_by_rank(scrapes, service)

@@ -1,6 +1,7 @@
 """What goes wrong during a run, through the whole command: how it ends, what it says, and what is left."""
 
 import itertools
+import re
 import time
 from functools import partial
 from pathlib import Path
@@ -246,7 +247,29 @@ def test_metrics_that_fail_after_the_load_leave_an_inconclusive_measurement(
     assert not any(record["error_kind"] for record in records_of(measurement))
     analysis = document(measurement.analysis)
     assert analysis["actual"]["global_hit_rate"] is None
+    assert said in analysis["actual"]["reason"], "not that the run ended early"
     assert analysis["actual"]["client"]["cached_tokens"] == analysis["theory"]["hit_tokens"]
+
+
+def test_pages_that_turn_into_another_engines_under_load_give_no_number(
+    hitlab: Hitlab, server: MisbehavingServer, job: Job
+) -> None:
+    """As behind a balancer that got its second engine meanwhile."""
+    directory = job(service={"poll_interval_seconds": 0})
+    earlier = metrics(
+        lambda text: re.sub(r"(?m)^process_start_time_seconds .*", "process_start_time_seconds 1.0", text)
+    )
+    server.formal[20] = from_here(METRICS, earlier)
+    ended, measurement = run(hitlab, directory)
+    assert ended.code == 7, ended.err
+    (error,) = errors(ended)
+    assert "went back from" in error
+    assert "restart" not in ended.err
+    analysis = document(measurement.analysis)
+    assert analysis["actual"]["global_hit_rate"] is None
+    codes = {warning["code"] for warning in analysis["warnings"]}
+    assert codes >= {"METRICS_NOT_THIS_ENGINE"}
+    assert not codes & {"AFTER_SCRAPE_MISSING", "FOREIGN_TRAFFIC", "ENGINE_RESTARTED"}
 
 
 def test_one_failed_scrape_after_the_load_costs_nothing(

@@ -1,7 +1,7 @@
 """Send a workload to a running engine: flags, a config file, or questions and answers."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from hitlab.signals import stop_on_signals
 from hitlab.terminal import Terminal, print_error, print_text, print_warning
 
 if TYPE_CHECKING:
+    from contract.measurement import Finding
     from hitlab.commands.bench.interactive import Explorer
     from runner.bench.run import BenchRun
     from runner.bench.settings import Settings
@@ -81,7 +82,7 @@ def command(context: typer.Context) -> int:
         print_error(str(error))
         keep_answers(lambda path: write_config(path, known(settings.exported())))
         return int(error.exit_code)
-    return show_summary(settings, run)
+    return show_summary(settings, run, said=prepared.engine.findings)
 
 
 def known(document: dict[str, Any]) -> dict[str, Any]:
@@ -130,8 +131,8 @@ def _require_folder(path: Path | None) -> None:
         raise ScenarioError(f"--rag-output {path}: there is no folder {path.absolute().parent}")
 
 
-def show_summary(settings: "Settings", run: "BenchRun") -> int:
-    """Analyse, print the summary, write the files, and return the exit code."""
+def show_summary(settings: "Settings", run: "BenchRun", said: "Sequence[Finding]" = ()) -> int:
+    """Analyse, print the summary, write the files, and return the exit code. `said`: warnings that were shown already."""
     from analyzer.bench.analyze import analyze_bench
     from analyzer.bench.summary import quality_document
     from analyzer.bench.table import summary_text
@@ -154,8 +155,10 @@ def show_summary(settings: "Settings", run: "BenchRun") -> int:
         write_document(written[-1], quality_document(summary, str(written[-1])))
     for path in written:
         print(f"{path} written", file=sys.stderr)
+    shown = {(finding.code, finding.message) for finding in said}
     for warning in summary["warnings"]:
-        print_warning(f"{warning['code']}: {warning_message(warning)}")
+        if (warning["code"], warning.get("message")) not in shown:
+            print_warning(f"{warning['code']}: {warning_message(warning)}")
     if analysis.message:
         print_error(analysis.message)
     return int(analysis.exit_code)
