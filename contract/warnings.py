@@ -206,7 +206,8 @@ WARNING_TEXTS: Mapping[str, WarningText] = {
         "Keep the same engine over the whole run; name every rank's page in service.metrics_urls.",
     ),
     "ENGINE_RESTARTED": WarningText(
-        "The engine restarted between the two scrapes, so cache and counters began anew.",
+        "The second scrape is of a process that started later than the first one's: the engine restarted between them, "
+        "or another engine's page was read.",
         "Look at the engine's log for why, then measure again.",
     ),
     "COUNTER_CHANGED": WarningText(
