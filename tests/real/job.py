@@ -90,6 +90,8 @@ def assert_equal_to_the_token(analysis: dict[str, Any], directory: RunDirectory)
         assert analysis["ledgers"][name]["total"]["hits"] == theory, name
         assert analysis["ledgers"][name]["total"]["queries"] == planned, name
     assert analysis["ledgers"]["agree"] is True
+    written = analysis["ledgers"]["output_tokens"]
+    assert written["counters"] == written["answers"] == sum(r["completion_tokens"] for r in records)
     assert analysis["agreement"]["hits_equal"] is True
     assert analysis["agreement"]["queries_equal"] is True
     assert analysis["status"] == "complete"
