@@ -34,7 +34,7 @@ help:
 	@echo '  make logs       follow what the containers say'
 	@echo '  make password   print the password of Grafana (user admin)'
 	@echo '  make down       stop and remove containers, networks and volumes; ./artifacts stays'
-	@echo '  make clean      the same, and the images'
+	@echo '  make clean      the same, and the images; CACHES=1: also what engines downloaded and compiled'
 	@echo '  make images     build the images now; make base-images: their bases, where no registry can be reached'
 	@echo '  make test-stack the tests that need Docker; installs and starts one on a bare Debian (as root)'
 	@echo
@@ -145,8 +145,14 @@ down:
 	@docker/check
 	@docker ps --all --quiet --filter label=com.hitlab.managed | xargs --no-run-if-empty docker rm --force >/dev/null
 	@docker compose --profile '*' down --volumes --remove-orphans
+	@caches=$$($(own_caches)); [ -z "$$caches" ] || \
+		echo 'Caches of engines stay (make clean CACHES=1 removes them):' $$caches >&2
+
+# Volumes of engines that HitLab started for this user: models of the hub, and what an image compiled.
+own_caches = docker volume ls --quiet --filter label=com.hitlab.cache --filter label=com.hitlab.user=$$(id -u)
 
 clean: down
+	@[ "$(CACHES)" != 1 ] || $(own_caches) | xargs --no-run-if-empty docker volume rm >/dev/null
 	@for title in hitlab vllm-cpu hitlab-aisbench hitlab-tiers; do \
 		docker images --quiet --filter label=org.opencontainers.image.title=$$title; \
 	done | sort -u | xargs --no-run-if-empty docker rmi --force >/dev/null

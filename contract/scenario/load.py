@@ -203,6 +203,7 @@ PATHS = (
     ("service", "ca_file"),
     ("service", "client_cert"),
     ("service", "client_key"),
+    ("engine", "hf_home"),
 )
 OVERRIDES = ("prefix_cache", "groups", "overrides")
 MOUNTS = ("engine", "mounts")

@@ -4,6 +4,8 @@ What a single field may hold is said here; rules between fields are in `contract
 refused everywhere. Keys that belong to another mode of the same length object are tolerated, as users' files have them.
 """
 
+import re
+import unicodedata
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
@@ -297,6 +299,46 @@ VLLM_FLAGS_OF_THE_SCENARIO = {
 """Flags of `vllm serve` that a scenario says elsewhere, and where; the rest belongs into `engine.args`."""
 
 
+VARIABLES_OF_HITLAB = (
+    "VLLM_SERVER_DEV_MODE",
+    "VLLM_NO_USAGE_STATS",
+    "DO_NOT_TRACK",
+    "HF_HUB_OFFLINE",
+    "HF_HOME",
+    "HF_MODULES_CACHE",
+    "VLLM_CACHE_ROOT",
+    "TRITON_CACHE_DIR",
+    "FLASHINFER_WORKSPACE_BASE",
+)
+"""Variables that a managed engine gets from HitLab."""
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+REFUSED_VARIABLES = ("LD_", "PYTHON", "DOCKER_")
+SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSWORD")
+
+
+def _variable_problem(name: str, text: str) -> str | None:
+    upper = name.upper()
+    if not VARIABLE.fullmatch(name):
+        return "is no name of a variable (letters, digits, _)"
+    if any(word in upper for word in SECRET_WORDS):
+        return f"may be a secret, and scenarios are stored: set it in the environment, and env_from: [{name}]"
+    if name in VARIABLES_OF_HITLAB:
+        return "is set by HitLab; remove it"
+    if upper.startswith(REFUSED_VARIABLES):
+        return "may not be set (LD_*, PYTHON*, DOCKER_*); remove it"
+    if any(unicodedata.category(character) == "Cc" for character in text):
+        return "has a control character in its value; remove it"
+    return None
+
+
+def _plain_variables(value: dict[str, str]) -> dict[str, str]:
+    """They stand in the manifest, and decide neither what is loaded nor what HitLab relies on."""
+    for name, text in value.items():
+        if problem := _variable_problem(name, text):
+            raise PydanticCustomError("variable", "{name} {problem}", {"name": name, "problem": problem})
+    return value
+
+
 def _vllm_arguments(value: list[str]) -> list[str]:
     for item in value:
         flag = item.partition("=")[0]
@@ -341,6 +383,14 @@ class Engine(Section):
     env_from: list[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]] = Field(
         [], description="vllm: names of variables that the engine gets from the runner's environment."
     )
+    env: Annotated[dict[str, str], AfterValidator(_plain_variables)] = Field(
+        {}, description="vllm: variables that are no secrets, and their values; secrets belong into env_from."
+    )
+    hf_home: NonEmptyText | None = Field(
+        None,
+        description="vllm: the host's cache of the model hub (HF_HOME), read-only; default: a volume of Docker's.",
+    )
+    download: bool = Field(False, description="vllm: let the engine download into hf_home.")
     mounts: list[NonEmptyText] = Field(
         [], description="vllm: further files and folders it may read, at the same path inside."
     )

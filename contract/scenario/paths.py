@@ -51,6 +51,9 @@ def needed_paths(document: Any, folder: Path, mode: Mode = "text") -> Iterator[N
     template = _at(resolved, "aisbench.config")
     if isinstance(template, str) and template.startswith("/") and not template.endswith(PLUGIN_TEMPLATE):
         yield NeededPath("aisbench.config", Path(template), "DATA_DIR")
+    hub = _at(resolved, "engine.hf_home")
+    if isinstance(hub, str) and hub:
+        yield NeededPath("engine.hf_home", Path(hub), "MODELS_DIR")
     mounts = _at(resolved, "engine.mounts")
     for value in mounts if isinstance(mounts, list) else ():
         if isinstance(value, str) and value:

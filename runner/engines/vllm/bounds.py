@@ -14,7 +14,7 @@ from pathlib import Path
 from contract.errors import ScenarioError
 
 ROOTS_VARIABLE = "HITLAB_ALLOWED_ROOTS"
-FOLDER_VARIABLES = ("MODELS_DIR", "DATA_DIR")
+FOLDER_VARIABLES = ("MODELS_DIR", "DATA_DIR", "HF_HOME")
 DEVICES_VARIABLE = "HITLAB_ALLOWED_DEVICES"
 ACCELERATORS = (
     "/dev/davinci*",
@@ -31,14 +31,15 @@ ACCELERATORS = (
 
 @dataclass(frozen=True)
 class Mount:
-    """A folder or file of the host, read-only, where the scenario says it is. `source` has no symbolic link in it."""
+    """A folder or file of the host, where the scenario says it is. `source` has no symbolic link in it."""
 
     source: str
     target: str
+    read_only: bool = True
 
 
 def allowed_roots(environment: Mapping[str, str], defaults: Iterable[Path]) -> tuple[Path, ...]:
-    """HITLAB_ALLOWED_ROOTS (separated as in PATH); without it `defaults`, MODELS_DIR and DATA_DIR."""
+    """HITLAB_ALLOWED_ROOTS (separated as in PATH); without it `defaults`, MODELS_DIR, DATA_DIR, HF_HOME."""
     named = environment.get(ROOTS_VARIABLE)
     if named:
         roots = [Path(part) for part in named.split(os.pathsep) if part]

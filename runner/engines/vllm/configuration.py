@@ -4,10 +4,12 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from contract.documents import canonical_sha256
 from contract.errors import ScenarioError
 from contract.scenario import Scenario
+from contract.scenario.model import VARIABLES_OF_HITLAB
 from runner.engines.vllm.bounds import (
     Mount,
     allowed_roots,
@@ -15,6 +17,9 @@ from runner.engines.vllm.bounds import (
     mounts_of_model,
     read_only_mount,
 )
+
+if TYPE_CHECKING:
+    from runner.engines.vllm.caches import Volume
 
 PORT = 8000
 IMAGE_VARIABLE = "HITLAB_VLLM_IMAGE"
@@ -49,6 +54,14 @@ class Configuration:
     gpus: str | int | tuple[str, ...] | None
     shm_size: str
     network: str | None
+    hf_home: Mount | None = None
+    """The host's cache of the hub, in the place of the volume."""
+    volumes: "tuple[Volume, ...]" = ()
+
+    @property
+    def of_hub(self) -> bool:
+        """Whether the model has to come from the hub."""
+        return self.model is not None and not any(mount.target == self.model for mount in self.mounts)
 
     @property
     def entrypoint(self) -> tuple[str, ...]:
@@ -96,14 +109,17 @@ def configuration(scenario: Scenario, scenario_folder: Path, environment: Mappin
     }
     if model_mounts:
         fixed["HF_HUB_OFFLINE"] = "1"
-    own = set(fixed).intersection(engine.env_from)
+    own = set(VARIABLES_OF_HITLAB).intersection(engine.env_from)
     if own:
         raise ScenarioError(f"engine.env_from: {', '.join(sorted(own))} is set by HitLab; remove it")
+    twice = set(engine.env).intersection(engine.env_from)
+    if twice:
+        raise ScenarioError(f"engine.env: {', '.join(sorted(twice))} is in engine.env_from as well; keep one")
     return Configuration(
         image=engine.image or environment.get(IMAGE_VARIABLE) or DEFAULT_IMAGE,
         model=model,
         arguments=tuple(arguments),
-        environment=fixed,
+        environment=engine.env | fixed,
         env_from=tuple(dict.fromkeys(engine.env_from)),
         mounts=_without_repeats(
             [
@@ -115,7 +131,16 @@ def configuration(scenario: Scenario, scenario_folder: Path, environment: Mappin
         gpus=tuple(str(gpu) for gpu in engine.gpus) if isinstance(engine.gpus, list) else engine.gpus,
         shm_size=engine.shm_size,
         network=environment.get(NETWORK_VARIABLE) or None,
+        hf_home=_hf_home(scenario, roots),
     )
+
+
+def _hf_home(scenario: Scenario, roots: tuple[Path, ...]) -> Mount | None:
+    engine = scenario.engine
+    if engine.hf_home is None:
+        return None
+    mount = read_only_mount(Path(engine.hf_home), roots, "engine.hf_home")
+    return dataclasses.replace(mount, read_only=not engine.download)
 
 
 def secrets_of(configuration: Configuration, environment: Mapping[str, str]) -> dict[str, str]:

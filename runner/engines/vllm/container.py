@@ -13,6 +13,8 @@ from runner.engines.vllm.docker_host import offers_gpus, told_in_one_line
 
 HOST = "127.0.0.1"
 STOP_SECONDS = 5
+STACK_BYTES = 64 << 20
+LOG_END_LINES = 40
 LOG_SIZE = "50m"
 LOG_FILES = "2"
 
@@ -43,12 +45,23 @@ def create_container(
             labels=labels,
             environment=configuration.environment,
             mounts=[
-                docker.types.Mount(mount.target, mount.source, type="bind", read_only=True)
-                for mount in configuration.mounts
+                *(
+                    docker.types.Mount(mount.target, mount.source, type="bind", read_only=mount.read_only)
+                    for mount in configuration.mounts
+                ),
+                *(
+                    docker.types.Mount(volume.target, volume.name, type="volume", labels=dict(volume.labels))
+                    for volume in configuration.volumes
+                ),
             ],
             devices=[f"{device}:{device}:rw" for device in configuration.devices],
             device_requests=_device_requests(client, configuration),
             shm_size=configuration.shm_size,
+            # What NVIDIA advises for containers: NCCL and RDMA pin memory, and their threads have large stacks.
+            ulimits=[
+                docker.types.Ulimit(name="memlock", soft=-1, hard=-1),
+                docker.types.Ulimit(name="stack", soft=STACK_BYTES, hard=STACK_BYTES),
+            ],
             # Of Docker's capabilities only this one: an image that runs as root reads a model whoever owns it.
             cap_drop=["ALL"],
             cap_add=["DAC_OVERRIDE"],
@@ -101,6 +114,12 @@ def address_of(container: Any, network: str | None) -> str:
     container.reload()
     bindings = container.attrs["NetworkSettings"]["Ports"][f"{PORT}/tcp"]
     return f"http://{HOST}:{bindings[0]['HostPort']}"
+
+
+def log_end(container: Any) -> str:
+    """The last lines that the container has said."""
+    content: bytes = container.logs(stdout=True, stderr=True, tail=LOG_END_LINES)
+    return content.decode("utf-8", errors="replace")
 
 
 def log_text(container: Any, since: float | None = None) -> str:

@@ -36,6 +36,13 @@ REFUSALS = (
         "{1} is not on the Docker host; mounts need the same path there",
     ),
     (
+        r"setting rlimit|ulimit|rlimit type",
+        (
+            "the Docker host refuses the limits that engines need (memlock unlimited, stack 64 MiB: {0}); allow them for "
+            "the daemon (rootless Docker: LimitMEMLOCK=infinity in its service), or use a Docker that runs as root"
+        ),
+    ),
+    (
         r"no such container|marked for removal",
         "the engine's container is gone: somebody removed it (docker rm, make down)",
     ),

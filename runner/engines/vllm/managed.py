@@ -23,6 +23,7 @@ from contract.redaction import Redactor, learn, service_api_key
 from contract.run_directory import RunDirectory
 from contract.scenario import Scenario
 from runner.engines.engine import Engine
+from runner.engines.vllm.caches import with_caches
 from runner.engines.vllm.configuration import (
     DEMO_MODEL_LABEL,
     Configuration,
@@ -32,6 +33,7 @@ from runner.engines.vllm.configuration import (
 from runner.engines.vllm.container import (
     address_of,
     create_container,
+    log_end,
     log_text,
     remove_container,
     save_log,
@@ -49,6 +51,7 @@ from runner.engines.vllm.ownership import (
     new_claim,
     owner_labels,
 )
+from runner.engines.vllm.startup import startup_step
 from runner.undisturbed import undisturbed
 
 LOGGER = logging.getLogger("hitlab.runner")
@@ -98,7 +101,7 @@ def managed_engine(
     client = connect()
     try:
         with command_log(directory.log("run"), redact):
-            running = _provide(client, scenario, wanted, handed_on, directory, redact, progress)
+            running = _provide(client, scenario, wanted, handed_on, directory, redact, environment, progress)
         try:
             yield Engine(
                 kind="vllm",
@@ -129,10 +132,12 @@ def _provide(
     handed_on: dict[str, str],
     directory: RunDirectory,
     redact: Redactor,
+    environment: Mapping[str, str],
     progress: Progress,
 ) -> _Running:
     """An engine that was kept, or a new one."""
     image = present_image(client, wanted.image, progress)
+    wanted = with_caches(wanted, image, environment)
     command = wanted.command((image.labels or {}).get(DEMO_MODEL_LABEL))
     identity = wanted.sha256(image.id)
     timeout = scenario.engine.startup_timeout_seconds
@@ -223,7 +228,7 @@ def _wait_until_healthy(
     """Return once /health answers 200. Raises ServiceError with the reason when it never does."""
     began = time.monotonic()
     while True:
-        progress("Start vLLM", round(time.monotonic() - began), None)
+        _show_step(container, round(time.monotonic() - began), progress)
         if not _runs(container):
             raise _failure(container, "ended before it was ready", directory, redact)
         try:
@@ -235,6 +240,17 @@ def _wait_until_healthy(
             late = f"was not ready within {timeout:g} s (engine.startup_timeout_seconds)"
             raise _failure(container, late, directory, redact)
         time.sleep(POLL_SECONDS)
+
+
+def _show_step(container: Any, seconds: int, progress: Progress) -> None:
+    """What the engine is at: a download of many GiB is no hang."""
+    step = startup_step(log_end(container))
+    if step is None:
+        progress("Start vLLM", seconds, None)
+    elif step[1] is None:
+        progress(f"Start vLLM: {step[0]}", seconds, None)
+    else:
+        progress(f"Start vLLM: {step[0]}", step[1], 100)
 
 
 def _failure(container: Any, what: str, directory: RunDirectory, redact: Redactor) -> ServiceError:

@@ -92,7 +92,10 @@ class FakeImage:
     def __init__(self, **attributes: Any) -> None:
         self.id = attributes.get("id", "sha256:1")
         self.labels = attributes.get("labels", {})
-        self.attrs = {"RepoDigests": attributes.get("digests", ["vllm@sha256:abc"])}
+        self.attrs = {
+            "RepoDigests": attributes.get("digests", ["vllm@sha256:abc"]),
+            "Config": {"User": attributes.get("user", "")},
+        }
 
 
 class FakeDocker:

@@ -7,8 +7,11 @@ import pytest
 
 from contract.errors import ScenarioError
 from contract.scenario import Scenario, parse_scenario
+from contract.scenario.model import VARIABLES_OF_HITLAB
 from runner.engines.vllm.bounds import Mount
+from runner.engines.vllm.caches import with_caches
 from runner.engines.vllm.configuration import DEFAULT_IMAGE, Configuration, configuration, secrets_of
+from tests.runner.engines.fake_docker import FakeImage
 
 
 @pytest.fixture
@@ -166,3 +169,48 @@ def test_identity(model: Path, tmp_path: Path) -> None:
         configured(model, tmp_path, {"HITLAB_NETWORK": "n"}).sha256("sha256:1"),
     ]
     assert len({first, *others}) == 1 + len(others)
+
+
+def test_plain_variables_reach_the_engine_and_hitlabs_own_stay(model: Path, tmp_path: Path) -> None:
+    made = configured(model, tmp_path, env={"NCCL_DEBUG": "WARN", "LMCACHE_CHUNK_SIZE": "256"})
+    assert made.environment["NCCL_DEBUG"] == "WARN"
+    assert made.environment["VLLM_SERVER_DEV_MODE"] == "1"
+    with pytest.raises(ScenarioError, match=r"engine.env: NCCL_DEBUG is in engine.env_from as well"):
+        configured(model, tmp_path, env={"NCCL_DEBUG": "WARN"}, env_from=["NCCL_DEBUG"])
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "problem"),
+    [
+        ("9LIVES", "x", "is no name of a variable"),
+        ("A B", "x", "is no name of a variable"),
+        ("A\n", "x", "is no name of a variable"),
+        ("HF_TOKEN", "x", r"env_from: \[HF_TOKEN\]"),
+        ("my_api_key", "x", "may be a secret"),
+        ("DB_PASSWORD", "x", "may be a secret"),
+        ("CLIENT_SECRET", "x", "may be a secret"),
+        ("LD_PRELOAD", "/x.so", "may not be set"),
+        ("PYTHONPATH", "/x", "may not be set"),
+        ("DOCKER_HOST", "x", "may not be set"),
+        ("VLLM_SERVER_DEV_MODE", "0", "is set by HitLab"),
+        ("HF_HOME", "/x", "is set by HitLab"),
+        ("NCCL_DEBUG", "a\nb", "control character"),
+        ("NCCL_DEBUG", "a\x7f", "control character"),
+    ],
+)
+def test_variables_that_a_scenario_may_not_set(
+    model: Path, tmp_path: Path, name: str, value: str, problem: str
+) -> None:
+    with pytest.raises(ScenarioError, match=problem) as refused:
+        scenario(model, tmp_path, env={name: value})
+    assert "engine.env" in str(refused.value)
+    assert refused.value.exit_code == 2
+
+
+def test_what_hitlab_sets_is_what_it_refuses(model: Path, tmp_path: Path) -> None:
+    """The list in the contract covers every variable of every container."""
+    hub = with_caches(configured("Qwen/Qwen3-0.6B", tmp_path), FakeImage(), {})
+    (tmp_path / "hf").mkdir()
+    offline = with_caches(configured("Qwen/Qwen3-0.6B", tmp_path, hf_home="hf"), FakeImage(), {})
+    own = with_caches(configured(model, tmp_path), FakeImage(), {})
+    assert set().union(*(made.environment for made in (hub, offline, own))) == set(VARIABLES_OF_HITLAB)

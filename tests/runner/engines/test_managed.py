@@ -116,7 +116,11 @@ def test_container_is_bounded(managed: Managed, host: FakeDocker) -> None:
     assert options["security_opt"] == ["no-new-privileges:true"]
     assert options["devices"] == ["/dev/davinci0:/dev/davinci0:rw"]
     assert options["shm_size"] == "3g"
-    assert all(mount["ReadOnly"] for mount in options["mounts"])
+    assert all(mount["ReadOnly"] for mount in options["mounts"] if mount["Type"] == "bind")
+    assert {limit["Name"]: (limit["Soft"], limit["Hard"]) for limit in options["ulimits"]} == {
+        "memlock": (-1, -1),
+        "stack": (64 << 20, 64 << 20),
+    }
     assert not {"privileged", "pid_mode", "network_mode", "ipc_mode", "userns_mode"} & set(options)
     assert options["labels"]["com.hitlab.run"] == "run_20260101_000000"
 
