@@ -138,6 +138,10 @@ def configuration(scenario: Scenario, scenario_folder: Path, environment: Mappin
 def _hf_home(scenario: Scenario, roots: tuple[Path, ...]) -> Mount | None:
     engine = scenario.engine
     if engine.hf_home is None:
+        if engine.download:
+            raise ScenarioError(
+                "engine.download: goes with engine.hf_home; without it models are downloaded into a volume anyway"
+            )
         return None
     mount = read_only_mount(Path(engine.hf_home), roots, "engine.hf_home")
     return dataclasses.replace(mount, read_only=not engine.download)

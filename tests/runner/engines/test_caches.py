@@ -100,5 +100,7 @@ def test_the_hosts_hub_cache_in_its_place(tmp_path: Path, download: bool) -> Non
 def test_a_hub_cache_is_bounded_like_every_mount(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match=r"engine.hf_home: /etc is under no folder"):
         configured(tmp_path, FakeImage(), hf_home="/etc")
+    with pytest.raises(ScenarioError, match=r"engine.download: goes with engine.hf_home"):
+        configured(tmp_path, FakeImage(), download=True)
     with pytest.raises(ScenarioError, match=r"engine.hf_home: .*does not exist"):
         configured(tmp_path, FakeImage(), hf_home=str(tmp_path / "nowhere"))

@@ -231,6 +231,10 @@ def test_no_docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("network hitlab not found", "HITLAB_NETWORK"),
         ("bind source path does not exist: /models/x", "/models/x is not on the Docker host"),
         ("write /var/lib/docker/x: no space left on device", "disk is full"),
+        (
+            "error setting rlimits for ready process: error setting rlimit type 8: operation not permitted",
+            "memlock unlimited, stack 64 MiB",
+        ),
         ("No such container: 02e8", "somebody removed it"),
         ("can not get logs from container which is dead or marked for removal", "somebody removed it"),
         ("something nobody thought of", "something nobody thought of"),
@@ -290,6 +294,17 @@ def test_engine_that_takes_too_long(host: FakeDocker, managed: Managed) -> None:
         line = refusal(managed, startup_timeout_seconds=0.2)
     assert "not ready within 0.2 s (engine.startup_timeout_seconds)" in line
     assert host.all == []
+
+
+def test_what_a_starting_engine_does_is_shown(host: FakeDocker, managed: Managed) -> None:
+    def load(container: FakeContainer) -> None:
+        container.log = b"Loading safetensors checkpoint shards:  25% Completed | 1/4 [00:01<00:03]\n"
+
+    host.on_start = load  # type: ignore[method-assign]
+    shown: list[tuple[str, int, int | None]] = []
+    with managed(progress=lambda *step: shown.append(step)):
+        pass
+    assert ("Start vLLM: Loading safetensors checkpoint shards", 25, 100) in shown
 
 
 def test_engine_that_becomes_healthy_late(host: FakeDocker, managed: Managed) -> None:

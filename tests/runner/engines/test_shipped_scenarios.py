@@ -30,12 +30,9 @@ def created(name: str, tmp_path: Path, port: int) -> tuple[list[str], dict[str, 
     """Image and command, and the options of the container that a scenario asks Docker for."""
     for file in ASCEND_FILES:
         (tmp_path / file).mkdir(parents=True)
-    text = (
-        (FOLDER / f"{name}.yaml")
-        .read_text()
-        .replace("- /usr/", f"- {tmp_path}/usr/")
-        .replace("- /etc/", f"- {tmp_path}/etc/")
-    )
+    text = (FOLDER / f"{name}.yaml").read_text()
+    for folder in ("usr", "etc"):
+        text = text.replace(f"- /{folder}/", f"- {tmp_path}/{folder}/")
     scenario = parse_scenario(yaml.safe_load(text), folder=tmp_path)
     assert scenario.driver_kind == "native"
     assert scenario.engine.kind == "vllm"

@@ -4,6 +4,8 @@ import pytest
 
 from runner.engines.vllm.startup import startup_step
 
+SHARD = "model-00001-of-00004.safetensors"
+
 
 @pytest.mark.parametrize(
     ("log", "step"),
@@ -15,9 +17,8 @@ from runner.engines.vllm.startup import startup_step
             ("load Qwen/Qwen3-8B, downloading what is not there", None),
         ),
         (
-            "model-00001-of-00004.safetensors:  12%|█▏        | 604M/4.98G [00:10<01:15, 57.9MB/s]\r"
-            "model-00001-of-00004.safetensors:  45%|████▌     | 2.24G/4.98G [00:38<00:47, 57.9MB/s]",
-            ("model-00001-of-00004.safetensors", 45),
+            f"{SHARD}:  12%|█▏        | 604M/4.98G [00:10<01:15, 57.9MB/s]\r{SHARD}:  45%|████▌     | 2.24G/4.98G",
+            (SHARD, 45),
         ),
         (
             "\rLoading safetensors checkpoint shards:  25% Completed | 1/4 [00:01<00:03,  1.2s/it]\n",
