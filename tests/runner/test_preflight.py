@@ -185,6 +185,14 @@ def test_hits_that_stand_still_beside_answers_are_told_and_stop_nothing(
     assert found.ranks.not_counting is None
 
 
+def test_an_engine_without_prefix_caching_is_told_without_waiting_for_its_lookups(
+    check: CheckEngine, make: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counting, "_not_counting", lambda *_: pytest.fail("waited for lookups"))
+    with pytest.raises(PreflightError, match="prefix caching is off; start the engine with"):
+        check(make(prefix_caching="False", counts_queries=False, counts_hits=False, tells_prompt_tokens=True))
+
+
 def test_with_neither_counters_nor_answers_nothing_is_measured(check: CheckEngine, make: MakeEngine) -> None:
     silent = make(counts_queries=False, counts_hits=False, tells_cached_tokens=False)
     with pytest.raises(
