@@ -125,8 +125,11 @@ class General(BaseModel):
 
 def trust_of(values: Mapping[str, Any]) -> Trust:
     """For engines with https, from settings by key."""
-    files = (values.get(key) for key in ("ca_file", "client_cert", "client_key"))
-    return Trust(*(None if file is None else str(file) for file in files), "--ca-file", "--client-cert")
+    ca_file, client_cert, client_key = (
+        None if values.get(key) is None else str(values[key])
+        for key in ("ca_file", "client_cert", "client_key")
+    )
+    return Trust(ca_file, client_cert, client_key, "--ca-file", "--client-cert")
 
 
 NOT_IN_FILES = ("engine_url", "lmcache_url", "ca_file", "client_cert", "client_key")
