@@ -48,12 +48,15 @@ help:
 	@echo '  ARTIFACTS_DIR   bench, watch: where run directories go (./artifacts)'
 	@echo '  DEMO_MINUTES    up: how long the demo measures (5)'
 	@echo '  BASE_IMAGE, CA_BUNDLE, WHEELS, TORCH_INDEX  images: base, certificates, folder of wheels, index with torch'
+	@echo '  HITLAB_IMAGE, HITLAB_AISBENCH_IMAGE, HITLAB_TIERS_IMAGE, VLLM_CPU_IMAGE, PROMETHEUS_IMAGE, GRAFANA_IMAGE  an image'
+	@echo '                  by name, or by digest (name@sha256:...): then it is not built'
+	@echo '  GRAFANA_PORT, ANALYZER_PORT, PROMETHEUS_PORT  up, watch: ports of 127.0.0.1; not set: 3000, 9400, 9090, or free ones'
+	@. docker/stack.sh; echo "  COMPOSE_PROJECT_NAME  whose containers, networks and volumes; now: $$COMPOSE_PROJECT_NAME"
 	@echo '  XDG_CACHE_HOME  aisbench, test-real: keeps the environments in $${XDG_CACHE_HOME:-~/.cache}/hitlab'
 
-demo: QUICKSTART = "$(or $(SCENARIO),scenarios/quickstart.yaml)"
 demo: .venv/ready
-	@.venv/bin/hitlab prepare --scenario $(QUICKSTART) --mode text
-	@.venv/bin/hitlab run --scenario $(QUICKSTART)
+	@.venv/bin/hitlab prepare --scenario "$${SCENARIO:-scenarios/quickstart.yaml}" --mode text
+	@.venv/bin/hitlab run --scenario "$${SCENARIO:-scenarios/quickstart.yaml}"
 	@$(took)
 
 test: .venv-dev/ready
@@ -98,6 +101,7 @@ format: .venv-dev/ready
 	@.venv-dev/bin/ruff format .
 	@$(took)
 
+# Recipes see every variable of make's command line and of the environment; none is pasted into a line of shell.
 export SCENARIO MODE ENGINE DRIVER MODELS_DIR DATA_DIR
 
 # make ends with 2 whatever goes wrong; docker/bench ends with HitLab's own code.
@@ -109,73 +113,33 @@ bench-engine bench-server bench-l2:
 
 # The server works as the caller, as its benches do.
 lmcache:
-	@$(MAKE) --no-print-directory image-tiers
-	@HITLAB_USER="$$(id -u):$$(id -g)" docker compose up --detach lmcache
+	@docker/lmcache
 
-UP = $(if $(filter cpu,$(PROFILE)),runner-cpu grafana,runner grafana)
-PORTS = GRAFANA_PORT=3000 ANALYZER_PORT=9400 PROMETHEUS_PORT=9090
 up:
-	@docker/check $(PORTS)
-	@docker compose --profile '*' up --build --detach $(UP)
-	@$(where_to_look)
+	@docker/up $(if $(filter cpu,$(PROFILE)),cpu,demo)
 
-# What runs of `make bench` write belongs to whoever started them.
 watch:
-	@docker/check $(PORTS)
-	@mkdir -p "$(or $(ARTIFACTS_DIR),artifacts)"
-	@export ARTIFACTS_DIR="$$(realpath "$(or $(ARTIFACTS_DIR),artifacts)")" HITLAB_USER="$$(id -u):$$(id -g)" \
-		PROMETHEUS_CONFIG=prometheus.yml; \
-	docker compose up --build --detach grafana prometheus analyzer
-	@$(where_to_look)
-
-where_to_look = echo "Grafana    http://127.0.0.1:$${GRAFANA_PORT:-3000} (user admin, make password)"; \
-	echo "Reports    http://127.0.0.1:$${ANALYZER_PORT:-9400}"; \
-	echo "Prometheus http://127.0.0.1:$${PROMETHEUS_PORT:-9090}"
+	@docker/up watch
 
 logs:
-	@docker compose --profile '*' logs --follow
+	@. docker/stack.sh; stack --profile '*' logs --follow
 
 password:
 	@docker/check
-	@docker compose run --rm --no-TTY --no-deps --entrypoint cat init /secrets/grafana-admin-password
+	@. docker/stack.sh; stack run --rm --no-TTY --no-deps --entrypoint cat init /secrets/grafana-admin-password
 	@echo
 
-# First the engines that a run left: Compose does not know them, and they hold its network.
 down:
-	@docker/check
-	@docker ps --all --quiet --filter label=com.hitlab.managed | xargs --no-run-if-empty docker rm --force >/dev/null
-	@docker compose --profile '*' down --volumes --remove-orphans
-	@caches=$$($(own_caches)); [ -z "$$caches" ] || \
-		echo 'Caches of engines stay (make clean CACHES=1 removes them):' $$caches >&2
+	@docker/down
 
-# Volumes of engines that HitLab started for this user: models of the hub, and what an image compiled.
-own_caches = docker volume ls --quiet --filter label=com.hitlab.cache --filter label=com.hitlab.user=$$(id -u)
+clean:
+	@docker/down --images
 
-clean: down
-	@[ "$(CACHES)" != 1 ] || $(own_caches) | xargs --no-run-if-empty docker volume rm >/dev/null
-	@for title in hitlab vllm-cpu hitlab-aisbench hitlab-tiers; do \
-		docker images --quiet --filter label=org.opencontainers.image.title=$$title; \
-	done | sort -u | xargs --no-run-if-empty docker rmi --force >/dev/null
+images:
+	@docker/images hitlab vllm-cpu
 
-BUILD = docker build $(if $(BASE_IMAGE),--build-arg BASE_IMAGE="$(BASE_IMAGE)") \
-	--build-arg REVISION="$$(git rev-parse HEAD 2>/dev/null || echo unknown)" \
-	$(if $(CA_BUNDLE),--secret id=ca$(comma)src="$(CA_BUNDLE)") $(if $(WHEELS),--build-context wheels="$(WHEELS)")
-BUILD_WITH_TORCH = $(BUILD) $(if $(TORCH_INDEX),--build-arg TORCH_INDEX="$(TORCH_INDEX)")
-comma := ,
-images: image-hitlab image-vllm-cpu
-
-image-hitlab:
-	@docker/check
-	$(BUILD) --file images/hitlab/Dockerfile --tag "$${HITLAB_IMAGE:-hitlab}" .
-
-image-vllm-cpu:
-	@docker/check
-	$(BUILD_WITH_TORCH) --file images/vllm-cpu/Dockerfile --tag "$${VLLM_CPU_IMAGE:-vllm-cpu}" .
-
-# HitLab's image and an environment with old or large packages.
-image-aisbench image-tiers: image-%: image-hitlab
-	$(BUILD_WITH_TORCH) --build-arg HITLAB_IMAGE="$${HITLAB_IMAGE:-hitlab}" \
-		--file images/hitlab-$*/Dockerfile --tag "$${HITLAB_IMAGE:-hitlab}-$*" .
+image-hitlab image-vllm-cpu image-aisbench image-tiers: image-%:
+	@docker/images $*
 
 base-images:
 	@docker/check
@@ -183,16 +147,16 @@ base-images:
 
 # Other pins: a new environment. Another pyproject.toml alone: only our own entry in it.
 %/ready: %/packages pyproject.toml
-	@$*/bin/pip install -qq --no-deps --editable .
+	@$*/bin/pip install -qq --no-deps --no-build-isolation --editable .
 	@touch $@
 
 .venv/packages: requirements/base.txt
 .venv-dev/packages: requirements/dev.txt
-.venv/packages .venv-dev/packages:
+.venv/packages .venv-dev/packages: requirements/build.txt
 	@$(find_python); \
 	echo "building $(@D) from $< with $$python"; \
 	"$$python" -m venv --clear $(@D); \
-	$(@D)/bin/pip install -qq --require-hashes --no-deps -r $<; \
+	$(@D)/bin/pip install -qq --require-hashes --no-deps -r $< -r requirements/build.txt; \
 	rm -f $(@D)/lib/python*/site-packages/urllib3_future.pth
 	@touch $@
 

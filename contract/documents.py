@@ -4,7 +4,7 @@ import errno
 import hashlib
 import json
 import os
-import tempfile
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -63,19 +63,19 @@ def unwritable(path: Path | str, error: OSError) -> ArtifactError:
 def whole_file(path: Path) -> Iterator[BinaryIO]:
     """A binary file that appears at `path` when the block ends well: written beside, flushed, renamed.
 
-    Raises ArtifactError when it cannot be written; then nothing is left of it.
+    Its mode is what the umask leaves. Raises ArtifactError when it cannot be written; then nothing is left of it.
     """
     with writing(path):
-        descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         try:
             with os.fdopen(descriptor, "wb") as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-            Path(temporary).chmod(0o644)
-            Path(temporary).replace(path)
+            temporary.replace(path)
         except BaseException:
-            Path(temporary).unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
             raise
 
 

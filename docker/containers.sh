@@ -5,10 +5,7 @@
 # Gives: here, artifacts, mounts, private; usage_error, folder_of, mount_folders, hand_secrets, hitlab; and what
 # attended.sh gives. A signal ends whatever runs, and the exit code is 130.
 
-usage_error() {
-    echo "ERROR: $1" >&2
-    exit 2
-}
+. "$(dirname "$(realpath "$0")")/stack.sh"
 
 folder_of() { # NAME VALUE -> absolute path without symbolic links
     local path
@@ -17,7 +14,6 @@ folder_of() { # NAME VALUE -> absolute path without symbolic links
     echo "$path"
 }
 
-here=$(cd "$(dirname "$(realpath "$0")")/.." && pwd)
 . "$here/docker/attended.sh"
 
 private=
@@ -30,23 +26,43 @@ finish() {
 trap finish EXIT
 attend "$here/docker/check"
 
-artifacts=${ARTIFACTS_DIR:-$here/artifacts}
-mkdir -p "$artifacts" 2>/dev/null || true
+artifacts=$(setting ARTIFACTS_DIR "$here/artifacts")
+[ -d "$artifacts" ] || reason=$(mkdir -p -- "$artifacts" 2>&1) ||
+    usage_error "ARTIFACTS_DIR=$artifacts: cannot be made (${reason##*: }); name a folder that $(id -un) may write to"
 artifacts=$(folder_of ARTIFACTS_DIR "$artifacts")
 [ -w "$artifacts" ] || usage_error "ARTIFACTS_DIR=$artifacts: not writable for $(id -un); name another folder"
-unset ARTIFACTS_DIR # to compose.yaml it names what the watching services see
+export ARTIFACTS_DIR=artifacts # to compose.yaml it names what the watching services see
 
 declare -A mounts=()
 for setting in MODELS_DIR DATA_DIR; do
-    [ -z "${!setting:-}" ] || mounts[$(folder_of "$setting" "${!setting}")]=ro
+    folder=$(setting "$setting")
+    [ -z "$folder" ] || mounts[$(folder_of "$setting" "$folder")]=ro
 done
 mounts[$artifacts]=rw
 
-private=$(mktemp -d "${TMPDIR:-/tmp}/hitlab-bench.XXXXXXXX")
+# A folder with secrets is locked for as long as anything of its bench lives. One that is not locked was left by a bench that
+# was killed, its containers, too.
+remove_stale() {
+    local folder lock
+    for folder in "${TMPDIR:-/tmp}"/hitlab-bench.*; do
+        { [ -O "$folder" ] && [ ! -L "$folder" ] && exec {lock}<"$folder"; } 2>/dev/null || continue
+        if flock --nonblock "$lock"; then
+            docker ps --all --quiet --filter "name=^/?${folder##*/}-" | xargs --no-run-if-empty docker rm --force >/dev/null
+            rm -rf -- "$folder"
+        fi
+        exec {lock}<&-
+    done
+}
+remove_stale
+private=$(mktemp -d "${TMPDIR:-/tmp}/hitlab-new.XXXXXXXX") # under its name once it is locked
+exec {own_lock}<"$private"
+flock "$own_lock"
+mv -- "$private" "${private/hitlab-new/hitlab-bench}"
+private=${private/hitlab-new/hitlab-bench}
 
-options=(--rm --no-TTY --user "$(id -u):$(id -g)" --env HOME="$HOME" --env ARTIFACTS_DIR="$artifacts")
+options=(--rm --no-TTY --user "$(caller)" --env HOME="$HOME" --env ARTIFACTS_DIR="$artifacts" --env HITLAB_UMASK="$(umask)")
 # Where the stack's Prometheus runs (make watch), the run says when that one cannot see the engine.
-if [ -z "${PROMETHEUS_URL:-}" ] && [ -n "$(docker ps --quiet --filter label=com.docker.compose.project=hitlab \
+if [ -z "${PROMETHEUS_URL:-}" ] && [ -n "$(docker ps --quiet --filter label=com.docker.compose.project=$COMPOSE_PROJECT_NAME \
     --filter label=com.docker.compose.service=prometheus)" ]; then
     export PROMETHEUS_URL=http://prometheus:9090
 fi
@@ -57,8 +73,8 @@ for setting in SSL_CERT_FILE REQUESTS_CA_BUNDLE; do # whom to believe to be an e
     authority=$(realpath -- "${!setting}")
     options+=(--volume "$authority:$authority:ro" --env "$setting=$authority")
 done
-export BUILDX_GIT_INFO=false # it would want the checkout to belong to the caller
-export TZ=${TZ:-$(readlink /etc/localtime | sed -n 's|.*/zoneinfo/||p')}
+TZ=$(time_zone)
+export TZ
 
 mount_folders() { # once all of them are in mounts
     local folder
@@ -90,16 +106,35 @@ share_locks() { # for a service on the host's network: it sees the same engines 
     options+=(--env XDG_RUNTIME_DIR="$base" --volume "$base/hitlab:$base/hitlab")
 }
 
+find_socket() { # exports DOCKER_SOCKET and DOCKER_GROUP: the engine's own socket, as its host and its containers see it
+    local endpoint seen
+    DOCKER_SOCKET=$(setting DOCKER_SOCKET)
+    if [ -z "$DOCKER_SOCKET" ]; then
+        endpoint=${DOCKER_HOST:-$(docker context inspect --format '{{.Endpoints.docker.Host}}' 2>/dev/null || true)}
+        # Of an engine on another host: the usual one there.
+        DOCKER_SOCKET=/var/run/docker.sock
+        [[ $endpoint != unix://* ]] || DOCKER_SOCKET=${endpoint#unix://}
+    fi
+    seen=$(docker run --rm --network none --mount "type=bind,src=$DOCKER_SOCKET,dst=/socket,readonly" \
+        --entrypoint stat "$HITLAB_IMAGE" --format '%g %F' /socket 2>&1) && [[ $seen == *' socket' ]] ||
+        usage_error "ENGINE=vllm needs Docker's socket, which $DOCKER_SOCKET is not ($(tail -n 1 <<<"$seen")); name it: DOCKER_SOCKET=<path>"
+    DOCKER_GROUP=${seen%% *}
+    export DOCKER_SOCKET DOCKER_GROUP
+}
+
 steps=0
 hitlab() { # SERVICE ARGUMENTS: HitLab's exit code, or 130 after a signal. Its container is gone when this returns.
     local code=0
     container=${private##*/}-$((++steps))
-    attend docker compose --progress quiet --project-directory "$here" run --name "$container" "${options[@]}" "$@" ||
-        code=$?
+    attend stack --progress quiet run --name "$container" "${options[@]}" "$@" || code=$?
     [ "$code" = 0 ] || docker rm --force "$container" >/dev/null 2>&1 || true
     container=
     return "$code"
 }
 
-# The image is built where it is not there yet; Compose's own words about that are for stderr.
-attend docker compose --progress quiet --project-directory "$here" --profile bench build --quiet bench >&2
+image_of() { # NAME -> the variable `image`: an id, so that no build of another checkout comes between two steps
+    QUIET=yes attend "$here/docker/images" "$1" >"$private/image"
+    image=$(<"$private/image")
+}
+image_of hitlab
+export HITLAB_IMAGE=$image

@@ -9,6 +9,7 @@ import typer
 
 from contract.documents import unwritable
 from contract.errors import ExitCode, HitLabError
+from hitlab.caller import take_umask
 from hitlab.commands import (
     analyze,
     bench,
@@ -80,6 +81,7 @@ def main(arguments: list[str] | None = None) -> None:
     arguments = sys.argv[1:] if arguments is None else arguments
     debug = "--debug" in arguments
     try:
+        take_umask()
         load_secrets()
         code = app(arguments, standalone_mode=False, prog_name="hitlab")
     except HitLabError as error:

@@ -13,7 +13,7 @@ import orjson
 from contract.events import has_writer
 from contract.files import open_file
 from contract.foreign_text import presentable
-from contract.run_directory import MANIFEST_SUFFIX, MeasurementDirectory, RunDirectory
+from contract.run_directory import MANIFEST_SUFFIX, STAMP_LENGTH, MeasurementDirectory, RunDirectory
 
 LOGGER = logging.getLogger("hitlab.watch")
 
@@ -44,7 +44,8 @@ class FoundMeasurement:
 def find_measurements(artifacts: Path) -> list[FoundMeasurement]:
     """All measurements that a run has made, newest first. Symbolic links are not followed, hidden folders not entered.
 
-    Entries under `runs/` without events (an offline pair of scrapes) are no runs.
+    Entries under `runs/` without events (an offline pair of scrapes) are no runs. Of a run directory that was copied one
+    is taken: the one that is named as runs name them, else the first.
     """
     found = [
         FoundMeasurement(run, MeasurementDirectory(run.runs / name))
@@ -52,7 +53,9 @@ def find_measurements(artifacts: Path) -> list[FoundMeasurement]:
         for name in _folders(run.runs)
         if (run.runs / name / "events.jsonl").is_file()
     ]
-    return sorted(found, key=lambda item: (item.measurement.stamp, item.run.run_id), reverse=True)
+    found.sort(key=lambda item: not item.run.root.name.endswith(item.run.run_id[-STAMP_LENGTH:]))
+    once = {item.identity: item for item in reversed(found)}
+    return sorted(once.values(), key=lambda item: (item.measurement.stamp, item.run.run_id), reverse=True)
 
 
 def _run_directories(folder: Path, depth: int) -> Iterator[RunDirectory]:

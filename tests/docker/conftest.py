@@ -26,13 +26,14 @@ class StandIn:
         (self.folder / "commands" / command).write_text(script)
 
     def environment(self, **settings: str | Path) -> dict[str, str]:
-        inherited = {name: value for name, value in os.environ.items() if name != "OPENAI_API_KEY"}
+        inherited = {name: value for name, value in os.environ.items() if name in ("HOME", "LANG", "USER")}
         return {
             **inherited,
             "PATH": f"{STAND_IN.parent}:{os.environ['PATH']}",
             "STAND_IN": str(self.folder),
             "ARTIFACTS_DIR": str(self.artifacts),
             "TMPDIR": str(self.temporary),
+            "XDG_STATE_HOME": str(self.folder / "state"),
             "HITLAB": str(HITLAB),
             "SCENARIO": str(SCENARIO),
             **{name: str(value) for name, value in settings.items()},
@@ -72,8 +73,24 @@ class StandIn:
     def measurement(self) -> Path:
         return self.folder / "runs" / "20261130_120000"
 
+    @property
+    def measures(self) -> str:
+        """What a container does that makes the measurement, and tells its path."""
+        return (
+            f"mkdir -p {self.measurement}; touch {self.measurement}/requests.parquet; echo {self.measurement}"
+        )
+
+    def answers(self, script: str) -> None:
+        """What `docker` itself does with some of its arguments; it exits where it has answered."""
+        (self.folder / "docker").write_text(script)
+
     def calls(self) -> list[str]:
-        return (self.folder / "calls").read_text().splitlines()
+        path = self.folder / "calls"
+        return path.read_text().splitlines() if path.is_file() else []
+
+    def compose_environment(self) -> dict[str, str]:
+        lines = (self.folder / "environment").read_text().splitlines()
+        return {name: value for name, _, value in (line.partition("=") for line in lines)}
 
     def steps(self) -> list[str]:
         """HitLab's commands that ran in containers."""
@@ -96,6 +113,6 @@ def stand_in(tmp_path: Path) -> StandIn:
     stand_in.does("inspect", "echo '{}'")
     stand_in.does("prepare", f"echo {tmp_path}/x.manifest.json")
     stand_in.does("validate", "echo '{}'")
-    stand_in.does("run", f"mkdir -p {stand_in.measurement}; echo {stand_in.measurement}")
+    stand_in.does("run", stand_in.measures)
     stand_in.does("analyze", f"touch {stand_in.measurement}/report.html; echo a table")
     return stand_in

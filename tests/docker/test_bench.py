@@ -29,7 +29,7 @@ def test_every_step_once_and_where_the_result_lies(stand_in: StandIn) -> None:
 def test_a_measurement_is_analysed_and_shown_whatever_the_run_ended_with(
     stand_in: StandIn, run: int, analysis: int, code: int
 ) -> None:
-    stand_in.does("run", f"mkdir -p {stand_in.measurement}; echo {stand_in.measurement}; exit {run}")
+    stand_in.does("run", f"{stand_in.measures}; exit {run}")
     stand_in.does("analyze", f"touch {stand_in.measurement}/report.html; echo a table; exit {analysis}")
     done = stand_in.run()
     assert done.returncode == code, done.stderr

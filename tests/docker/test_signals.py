@@ -41,7 +41,7 @@ def ended(process: subprocess.Popen[str]) -> tuple[str, str]:
 def test_what_was_measured_is_analysed_and_its_place_told(
     stand_in: StandIn, begun: Callable[[], None], number: signal.Signals, target: Callable[[int, int], None]
 ) -> None:
-    at_end = f"mkdir -p {stand_in.measurement}; echo {stand_in.measurement}; exit 130"
+    at_end = f"{stand_in.measures}; exit 130"
     stand_in.does("run", UNTIL_STOPPED.format(at_end=at_end))
     process = stand_in.start()
     begun()
@@ -98,7 +98,7 @@ def test_an_interrupted_run_that_measured_nothing_is_not_analysed(
 
 
 def test_many_signals_are_one(stand_in: StandIn, begun: Callable[[], None]) -> None:
-    at_end = f"mkdir -p {stand_in.measurement}; echo {stand_in.measurement}; exit 130"
+    at_end = f"{stand_in.measures}; exit 130"
     stand_in.does("run", UNTIL_STOPPED.format(at_end=at_end))
     process = stand_in.start()
     begun()
@@ -112,7 +112,7 @@ def test_many_signals_are_one(stand_in: StandIn, begun: Callable[[], None]) -> N
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_make_passes_them_on(stand_in: StandIn, begun: Callable[[], None], number: signal.Signals) -> None:
     """SIGINT as a terminal or a CI runner sends it, to everybody; SIGTERM to make alone. Make's own code is its own."""
-    at_end = f"mkdir -p {stand_in.measurement}; echo {stand_in.measurement}; exit 130"
+    at_end = f"{stand_in.measures}; exit 130"
     stand_in.does("run", UNTIL_STOPPED.format(at_end=at_end))
     process = stand_in.start("make", "--silent", "bench")
     begun()

@@ -1,14 +1,22 @@
 """Commands that the container stack is made of: init, needs, demo, and secrets from a file."""
 
 import json
+import os
+import signal
+import socket
 import stat
 import subprocess
 import sys
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
+from contract.documents import write_document
 from contract.errors import ScenarioError
+from hitlab.caller import VARIABLE, take_umask
 from hitlab.secret_environment import FILE_VARIABLE, load_secrets
 
 HITLAB = Path(sys.executable).with_name("hitlab")
@@ -100,9 +108,104 @@ def test_demo_runs_once_in_no_time(tmp_path: Path) -> None:
     assert hitlab("prepare", "--scenario", path, "--mode", "text").returncode == 0
     done = hitlab("demo", "--scenario", path, "--minutes", "0", "--done-message", "Look there.")
     assert done.returncode == 0, done.stderr
-    assert done.stderr.rstrip().endswith("1 runs done. Look there.")
+    assert done.stderr.rstrip().endswith("Run 1 done.\n1 runs done. Look there.")
     (measured,) = done.stdout.splitlines()
     assert json.loads((Path(measured) / "measurement.json").read_text())["status"] == "complete"
+
+
+@pytest.fixture
+def started() -> Iterator[Callable[..., subprocess.Popen[Any]]]:
+    """Starts processes, and ends what is left of them."""
+    processes: list[subprocess.Popen[Any]] = []
+
+    def start(*command: str | Path, **options: Any) -> subprocess.Popen[Any]:
+        processes.append(subprocess.Popen([HITLAB, *command], stdout=subprocess.DEVNULL, **options))
+        return processes[-1]
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.wait()
+
+
+def test_the_demo_waits_for_its_engine_and_goes_on(
+    tmp_path: Path, started: Callable[..., subprocess.Popen[Any]]
+) -> None:
+    """Nobody listens, then the engine comes, is killed under load and comes again: no such run is a success."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    document = yaml.safe_load(SCENARIO.read_text())
+    document["engine"] = {"kind": "external"}
+    document["requests"]["count"] = 60
+    document["service"] |= {
+        "inference_url": f"{url}/v1/completions",
+        "metrics_url": f"{url}/metrics",
+        "reset_url": f"{url}/reset_prefix_cache",
+    }
+    path = tmp_path / "scenarios" / "a.yaml"
+    path.parent.mkdir()
+    path.write_text(yaml.safe_dump(document))
+    assert hitlab("prepare", "--scenario", path, "--mode", "text").returncode == 0
+
+    service, block_size = document["service"], str(document["tokenizer"]["block_size"])
+    engine = (
+        "sim",
+        "--port",
+        str(port),
+        "--ranks",
+        "2",
+        "--model-name",
+        service["model"],
+        "--block-size",
+        block_size,
+    )
+    demo = started("demo", "--scenario", path, "--minutes", "60", stderr=subprocess.PIPE, text=True)
+    assert demo.stderr is not None
+    wait_for(demo.stderr, "waiting for the engine: ")
+    slow = started(*engine, "--decode-tokens-per-second", "1")
+    wait_for(demo.stderr, "the engine is there")
+    wait_for(demo.stderr, "Run requests")
+    slow.kill()
+    slow.wait()
+    wait_for(demo.stderr, "Run 1 failed (exit code ")
+    wait_for(demo.stderr, "waiting for the engine: ")
+    started(*engine)
+    wait_for(demo.stderr, "Run 2 done.")
+    demo.send_signal(signal.SIGTERM)
+    assert demo.wait(60) == 130
+    states = [
+        json.loads(file.read_text())["status"]
+        for file in sorted(tmp_path.rglob("result/runs/*/measurement.json"))
+    ]
+    assert states[0] in ("partial", "failed")
+    assert states[1] == "complete"
+
+
+def wait_for(lines: Iterable[str], beginning: str) -> None:
+    seen = []
+    for line in lines:
+        if line.startswith(beginning):
+            return
+        seen.append(line)
+    pytest.fail(f"no line begins with {beginning!r}: {seen}")
+
+
+@pytest.mark.parametrize(("text", "mode"), [("077", 0o600), ("0002", 0o664), ("", 0o644)])
+def test_the_umask_of_the_caller_holds_for_artifacts(tmp_path: Path, text: str, mode: int) -> None:
+    before = os.umask(0o022)
+    try:
+        take_umask({VARIABLE: text})
+        write_document(tmp_path / "a.json", {})
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "a.json").stat().st_mode) == mode
+
+
+@pytest.mark.parametrize("text", ["abc", "9", "-1", "10000"])
+def test_an_umask_that_is_none_is_told(text: str) -> None:
+    with pytest.raises(ScenarioError, match=VARIABLE):
+        take_umask({VARIABLE: text})
 
 
 def test_secrets_come_from_the_file_that_is_named(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-STACK = "com.docker.compose.project=hitlab"
+PROJECT = os.environ["COMPOSE_PROJECT_NAME"] = "hitlab-test"  # not the stack of whoever runs the tests
+STACK = f"com.docker.compose.project={PROJECT}"
 MANAGED = "com.hitlab.managed=true"
 KINDS = {
     "container": ["docker", "ps", "--all", "--quiet"],
@@ -45,7 +46,7 @@ def free_port() -> int:
 
 @pytest.fixture(scope="module")
 def empty_docker() -> Iterator[None]:
-    """Docker without anything of HitLab's: names are fixed, and a user's own stack is not the tests' to remove."""
+    """Docker without anything of the tests' own project, whose names others may have taken."""
     checked = subprocess.run([REPOSITORY / "docker/check"], capture_output=True, text=True, check=False)
     if checked.returncode:
         reason = checked.stderr.splitlines()[0]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import docker
 import pytest
 
-from tests.stack.conftest import REPOSITORY, output
+from tests.stack.conftest import REPOSITORY, STACK, output
 from tests.stack.test_compose import HITLAB_UID
 
 RunOnVolume = Callable[[str], subprocess.CompletedProcess[str]]
@@ -70,7 +70,4 @@ def test_a_taken_port_is_told_before_anything_starts(empty_docker: None) -> None
         )  # fmt: skip
     assert done.returncode == 2
     assert f"ERROR: PROMETHEUS_PORT: port {port} of 127.0.0.1 is taken" in done.stderr
-    assert (
-        output("docker", "ps", "--all", "--quiet", "--filter", "label=com.docker.compose.project=hitlab")
-        == ""
-    )
+    assert output("docker", "ps", "--all", "--quiet", "--filter", f"label={STACK}") == ""

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -48,7 +49,7 @@ class Bench:
         path.write_text(json.dumps(document))
         return path
 
-    def run(self, *command: str, **settings: str | Path) -> subprocess.CompletedProcess[str]:
+    def start(self, *command: str, umask: int = 0o022, **settings: str | Path) -> subprocess.Popen[str]:
         defaults = {
             "ARTIFACTS_DIR": self.folder / "artifacts",
             "DATA_DIR": self.folder / "data",
@@ -60,7 +61,7 @@ class Bench:
             if os.geteuid() == 0
             else {}
         )
-        return subprocess.run(
+        return subprocess.Popen(
             command or ("docker/bench",),
             cwd=self.folder / "checkout",
             env={
@@ -68,12 +69,17 @@ class Bench:
                 "HOME": str(self.folder),
                 **{k: str(v) for k, v in (defaults | settings).items()},
             },
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            check=False,
-            timeout=BENCH_SECONDS,
-            **someone,  # type: ignore[arg-type]
+            umask=umask,
+            **someone,  # type: ignore[call-overload]
         )
+
+    def run(self, *command: str, **settings: str | Path) -> subprocess.CompletedProcess[str]:
+        process = self.start(*command, **settings)
+        out, err = process.communicate(timeout=BENCH_SECONDS)
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
     def manifests(self) -> set[Path]:
         return set((self.folder / "artifacts").glob("*/result/*.manifest.json"))
@@ -153,6 +159,28 @@ def test_an_engine_on_the_loopback_of_the_host_and_a_key_that_is_written_nowhere
         assert not path.is_file() or CANARY.encode() not in path.read_bytes(), path
     measured = json.loads(next(manifest.parent.glob("runs/*/measurement.json")).read_text())
     assert measured["engine"]["kind"] == "external"
+
+
+def test_a_signal_ends_the_container_and_what_was_measured_is_shown(bench: Bench) -> None:
+    """SIGTERM to docker/bench alone, in the middle of the load. Its files are as private as the caller's umask says."""
+    before = bench.manifests()
+    engine = {"kind": "simulator", "decode_tokens_per_second": 2}
+    process = bench.start(SCENARIO=bench.write_scenario(engine=engine), umask=0o077)
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith("Run requests"):
+            break
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=BENCH_SECONDS)
+    assert process.returncode == 130, err
+    assert "Overall Actual Hit Rate" in out
+    (manifest,) = bench.manifests() - before
+    (run,) = RunDirectory.of_manifest(manifest).runs.iterdir()
+    assert f"Measurement: {run}\n" in out
+    assert json.loads((run / "measurement.json").read_text())["status"] == "interrupted"
+    assert "hitlab-bench" not in output("docker", "ps", "--all", "--format", "{{.Names}}")
+    root = manifest.parents[1]
+    assert {path.stat().st_mode & 0o077 for path in (root, *root.rglob("*"))} == {0}
 
 
 def test_exit_codes_pass_through_and_make_names_them(bench: Bench) -> None:

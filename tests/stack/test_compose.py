@@ -18,7 +18,7 @@ import requests
 
 from contract.run_directory import RunDirectory
 from tests.real.job import assert_equal_to_the_token
-from tests.stack.conftest import MANAGED, REPOSITORY, STACK, free_port, left_in_docker, output
+from tests.stack.conftest import MANAGED, PROJECT, REPOSITORY, STACK, free_port, left_in_docker, output
 
 DEMO_MINUTES = 0.4
 START_SECONDS = 300
@@ -43,7 +43,7 @@ class Demo:
         )
 
     def containers(self) -> dict[str, Any]:
-        found = self.client.containers.list(all=True, filters={"label": "com.docker.compose.project=hitlab"})
+        found = self.client.containers.list(all=True, filters={"label": STACK})
         return {container.labels["com.docker.compose.service"]: container for container in found}
 
     def url(self, name: str) -> str:
@@ -165,8 +165,12 @@ def test_down_leaves_nothing_a_managed_engine_included(demo: Demo) -> None:
         image,
         ["sim"],
         detach=True,
-        network="hitlab",
-        labels={"com.hitlab.managed": "true", "com.hitlab.run": "left-behind"},
+        network=f"{PROJECT}_default",
+        labels={
+            "com.hitlab.managed": "true",
+            "com.hitlab.run": "left-behind",
+            "com.hitlab.user": str(os.getuid()),
+        },
     )
     assert set(left_in_docker(STACK)) == {"container", "volume", "network"}
     output("make", "--silent", "-C", REPOSITORY, "down")

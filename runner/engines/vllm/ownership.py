@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from contract.documents import writing
+from runner.engines.vllm.caches import USER_LABEL
 from runner.lock import FOLDER
 
 MANAGED = "com.hitlab.managed"
@@ -58,6 +59,7 @@ def owner_labels(claim: Claim, *, run_id: str, configuration: str, keep: bool) -
         RUN: run_id,
         CONFIGURATION: configuration,
         KEEP: str(keep).lower(),
+        USER_LABEL: str(os.getuid()),
         HOST: socket.gethostname(),
         PID: str(os.getpid()),
         LOCK: str(claim.path),

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import shutil
 import time
 import tracemalloc
 from pathlib import Path
@@ -34,6 +35,21 @@ def test_measurements_are_found_newest_first(tmp_path: Path) -> None:
         ("b", "20260102_000000"),
         ("a", "20260101_000000"),
     ]
+
+
+@pytest.mark.parametrize("copy", ["a_20260101_000000 (copy)", "0-backup/a_20260101_000000", "z/old"])
+def test_a_copied_run_directory_is_one_run(tmp_path: Path, copy: str) -> None:
+    """Else its series would stand twice in the metrics, which no Prometheus takes."""
+    original = run_directory(tmp_path, "a_20260101_000000", "20260101_000001", "20260101_000002")
+    shutil.copytree(original, tmp_path / copy)
+    found = find_measurements(tmp_path)
+    assert [item.identity for item in found] == [
+        ("a_20260101_000000", "20260101_000002"),
+        ("a_20260101_000000", "20260101_000001"),
+    ]
+    assert len({item.run.root for item in found}) == 1
+    if "a_" not in copy or copy.endswith("(copy)"):
+        assert found[0].run.root == original
 
 
 def test_links_and_hidden_folders_are_not_entered(tmp_path: Path) -> None:
