@@ -1,10 +1,27 @@
-"""How an analysis ends."""
+"""An analysis as it is kept, and how it ends."""
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from contract.errors import ExitCode
+from contract.documents import read_document, sealed
+from contract.errors import ArtifactError, ExitCode
+
+SEAL = "analysis_sha256"
+
+
+def seal_analysis(document: dict[str, Any]) -> dict[str, Any]:
+    return sealed(document, SEAL)
+
+
+def read_analysis(path: Path) -> dict[str, Any]:
+    """The analysis of a measurement. Raises ArtifactError when it is not as `analyze` wrote it."""
+    document = read_document(path, "analysis")
+    if document.get(SEAL) != seal_analysis(document)[SEAL]:
+        raise ArtifactError(
+            f"{path}: is not what analyze wrote; run hitlab analyze --measurement {path.parent.name} again"
+        )
+    return document
 
 
 @dataclass(frozen=True)

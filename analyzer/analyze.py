@@ -14,14 +14,14 @@ from analyzer.actual import (
     void_theory,
     why_not_measurable,
 )
-from analyzer.analysis import Analysis
+from analyzer.analysis import Analysis, seal_analysis
 from analyzer.bench.analyze import analyze_bench
 from analyzer.causes import Circumstances, explain, version_caveat
 from analyzer.engine_cache import engine_cache
 from analyzer.failures import Failures, failures_by_kind, told
 from analyzer.html_report.report import write_report
 from analyzer.known_causes import KNOWN
-from analyzer.kv_usage import kv_polling
+from analyzer.kv_usage import damaged_samples, kv_polling, kv_samples
 from analyzer.ledger_states import incomplete_ledgers, ledger_states
 from analyzer.ledgers import (
     NAMES,
@@ -78,6 +78,7 @@ def analyze_measurement(manifest: Manifest, stamp: str, progress: Progress = sil
             document = image_analysis(manifest, measurement, directory)
         else:
             document = measured_analysis(manifest, measurement, directory, progress)
+        document = seal_analysis(document)
         write_document(directory.analysis, document)
         path = directory.analysis
         if stamp == latest_complete(manifest):
@@ -99,7 +100,7 @@ def measured_analysis(
     service = measurement.service
     requests = request_table(manifest.directory.full, directory)
     scrapes = stored_pair(directory, service, measurement.findings)
-    polling = kv_polling(directory, service["poll_interval_seconds"])
+    polling = kv_polling(kv_samples(directory, measurement), service["poll_interval_seconds"])
     version = measurement.engine.version if measurement.engine else None
     cache = engine_cache(
         scrapes.before.snapshot if scrapes.before else None,
@@ -143,7 +144,7 @@ def measured_analysis(
     theory = document["theory"]["hit_tokens"], int(requests.plan.input_tokens.sum())
     document["agreement"] = agreement(*theory, ledgers)
     document["validation"]["ledgers"] = ledger_states(ledgers, *theory) | {OUTPUT_TOKENS: output.state()}
-    document["warnings"] += run_findings(measurement)
+    document["warnings"] += run_findings(measurement) + damaged_samples(polling)
     document["warnings"] += warnings(document, scrapes, validation)
     document["warnings"] += output.warnings() + failed_or_repeated(document, requests, directory)
     conclude(document)
@@ -184,6 +185,9 @@ def run_findings(measurement: Measurement) -> list[dict[str, Any]]:
     if measurement.settled is False and not UNSETTLED & {item["code"] for item in found}:
         message = "the counters had not come to rest when the last scrape was taken"
         found.append({"code": "COUNTERS_NOT_SETTLED", "message": message})
+    if measurement.parts is None:
+        message = "measurement.json does not say which files are its own; they were taken as they lie there"
+        found.append({"code": "PARTS_UNPROVEN", "message": message})
     return found
 
 

@@ -2,12 +2,11 @@
 
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from contract.documents import read_document
 from contract.errors import ArtifactError
 from contract.manifest import Manifest
 from contract.measurement import Measurement
+from contract.measurement_file import read_measurement_file
 from contract.run_directory import MeasurementDirectory
 
 
@@ -30,15 +29,7 @@ def find_measurement(manifest: Manifest, stamp: str) -> tuple[MeasurementDirecto
 
 
 def read_measurement(directory: MeasurementDirectory) -> Measurement:
-    document = read_document(directory.measurement, "measurement")
-    try:
-        return Measurement.model_validate(document)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise ArtifactError(
-            f"{directory.measurement}: {where}: {first['msg']}; it is damaged or of another version of HitLab"
-        ) from error
+    return read_measurement_file(directory.measurement, Measurement)
 
 
 def latest_complete(manifest: Manifest) -> str | None:

@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from analyzer.analysis import Analysis
+from analyzer.analysis import Analysis, seal_analysis
 from analyzer.analyze import (
     agreement,
     circumstances,
@@ -47,7 +47,7 @@ def analyze_scrapes(manifest: Manifest, baseline: Path, after: Path, progress: P
         check_artifacts(manifest, progress)
         service = manifest.effective_config["service"]
         scrapes = pair(load_scrape(baseline, service), load_scrape(after, service))
-        document = scrapes_analysis(manifest, scrapes)
+        document = seal_analysis(scrapes_analysis(manifest, scrapes))
         directory = manifest.directory.new_measurement()
         for source, target in ((baseline, directory.baseline), (after, directory.after)):
             with writing(target):

@@ -9,6 +9,7 @@ from rich import box
 from rich.table import Table
 
 from analyzer.actual import reported
+from analyzer.analysis import read_analysis
 from analyzer.measurements import find_measurement, latest_complete
 from analyzer.multimodal.requests import requests_of
 from analyzer.performance import (
@@ -25,7 +26,7 @@ from analyzer.performance import (
 from analyzer.recover import finished_measurement
 from analyzer.request_table import RequestTable
 from contract.command_log import command_log
-from contract.documents import read_document, whole_file, write_document
+from contract.documents import whole_file, write_document
 from contract.errors import ArtifactError
 from contract.manifest import Manifest
 from contract.planned import UNKNOWN
@@ -129,9 +130,13 @@ def _hit_rate(manifest: Manifest, directory: MeasurementDirectory, requests: Req
     actual, reason = None, f"not analysed yet; run hitlab analyze --measurement {directory.stamp}"
     theory = manifest.document["prefix_cache"]["theoretical_hit_rate"] if manifest.mode == "text" else None
     if directory.analysis.is_file():
-        analysis = read_document(directory.analysis, "analysis")
-        theory, analysed = analysis["theoretical_hit_rate"], analysis["actual"]
-        actual, reason = analysed["global_hit_rate"], analysed["reason"]
+        try:
+            analysis = read_analysis(directory.analysis)
+        except ArtifactError as error:
+            reason = str(error)
+        else:
+            theory, analysed = analysis["theoretical_hit_rate"], analysis["actual"]
+            actual, reason = analysed["global_hit_rate"], analysed["reason"]
     answers = reported(requests, np.ones(requests.count, dtype=np.bool_))
     return {
         "theoretical": theory,

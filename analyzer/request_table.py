@@ -15,15 +15,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from cachemodel.watermark import requests_by_lane
 from contract.errors import ArtifactError
-from contract.files import regular
 from contract.planned import UNKNOWN, Integers, PlannedColumns, planned_columns
 from contract.records import REQUEST_SCHEMA
 from contract.run_directory import MeasurementDirectory
-from contract.streams import read_stream
+from contract.streams import read_parquet, read_stream
 
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
@@ -179,10 +177,7 @@ def record_batches(directory: MeasurementDirectory, columns: list[str]) -> Itera
     Raises ArtifactError when there are none or they cannot be read.
     """
     if directory.requests.is_file():
-        try:
-            yield from pq.ParquetFile(regular(directory.requests)).iter_batches(columns=columns)
-        except (pa.ArrowInvalid, OSError) as error:
-            raise ArtifactError(f"{directory.requests}: not readable as Parquet ({error})") from error
+        yield from read_parquet(directory.requests, columns)
     elif directory.requests_stream.is_file():
         for batch in read_stream(directory.requests_stream):
             yield batch.select(columns)

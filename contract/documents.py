@@ -32,6 +32,12 @@ def canonical_sha256(document: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def sealed(document: dict[str, Any], key: str) -> dict[str, Any]:
+    """`document` with the SHA-256 of its canonical form, without that key, under `key`."""
+    content = {name: value for name, value in document.items() if name != key}
+    return {**content, key: canonical_sha256(content)}
+
+
 def file_sha256(path: Path) -> str:
     """SHA-256 of a file's bytes, read in pieces."""
     digest = hashlib.sha256()
@@ -87,6 +93,15 @@ def write_document(path: Path, document: Any) -> None:
 def read_document(path: Path, what: str) -> dict[str, Any]:
     """The JSON object in `path`. Raises ArtifactError that names `what` the file should be."""
     return parse_document(read_bytes(path, what), path, what)
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Around whatever reads `path`: a disk that does not give it is an ArtifactError."""
+    try:
+        yield
+    except OSError as error:
+        raise ArtifactError(f"{path}: cannot be read ({error.strerror or error})") from error
 
 
 def read_bytes(path: Path, what: str) -> bytes:

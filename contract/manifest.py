@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from contract.documents import canonical_sha256, document_text, parse_document, read_bytes
+from contract.documents import document_text, parse_document, read_bytes, sealed
 from contract.errors import ArtifactError
 from contract.kinds import Mode, is_bench
 from contract.run_directory import RunDirectory
@@ -14,8 +14,7 @@ SEAL = "manifest_sha256"
 
 def seal(document: dict[str, Any]) -> dict[str, Any]:
     """`document` with `manifest_sha256`, the SHA-256 of its canonical form without that key."""
-    content = {key: value for key, value in document.items() if key != SEAL}
-    return {**content, SEAL: canonical_sha256(content)}
+    return sealed(document, SEAL)
 
 
 @dataclass(frozen=True)

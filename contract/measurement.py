@@ -144,10 +144,11 @@ class Measurement(_Part):
     """What the runner did and found.
 
     status: complete (every request was answered), partial (some failed, or the engine showed no counters afterwards),
-    interrupted, failed (did not get through: `error`, and the exit code `error_code` that goes with it).
+    interrupted, failed (did not get through: `error`, and the exit code `error_code` that goes with it). parts: name of a
+    file beside this one -> its SHA-256; null in measurements of HitLab 0.1, whose files nothing ties together.
     """
 
-    schema_version: Literal["1.0"] = "1.0"
+    schema_version: Literal["1.0", "1.1"] = "1.1"
     status: Literal["running", "complete", "partial", "interrupted", "failed"]
     run_id: str
     stamp: str
@@ -169,6 +170,7 @@ class Measurement(_Part):
     findings: list[Finding] = []
     error: str | None = None
     error_code: ExitCode | None = None
+    parts: dict[str, str] | None = None
 
     @property
     def ending(self) -> ExitCode:

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from contract.documents import whole_file, writing
+from contract.errors import ArtifactError
 from contract.files import regular
 
 KV_SAMPLE_SCHEMA = pa.schema(
@@ -68,14 +69,33 @@ def read_stream(path: Path) -> Iterator[pa.RecordBatch]:
         try:
             reader = pa.ipc.open_stream(source)
             while True:
-                yield reader.read_next_batch()
+                batch = reader.read_next_batch()
+                batch.validate(full=True)  # what is damaged must not reach whoever computes with it
+                yield batch
         except (StopIteration, pa.ArrowInvalid, OSError):
             return  # the end, or what was being written when the process died
 
 
-def stream_to_parquet(stream: Path, parquet: Path, schema: pa.Schema) -> None:
-    """Write `parquet` from `stream`, then remove the stream."""
-    with whole_file(parquet) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
+def write_parquet(stream: Path, parquet: Path, schema: pa.Schema) -> None:
+    """Write what `stream` holds as Parquet, with a checksum of every page."""
+    with (
+        whole_file(parquet) as file,
+        pq.ParquetWriter(file, schema, compression="zstd", write_page_checksum=True) as writer,
+    ):
         for batch in read_stream(stream):
             writer.write_batch(batch)
+
+
+def stream_to_parquet(stream: Path, parquet: Path, schema: pa.Schema) -> None:
+    """`write_parquet`, then remove the stream."""
+    write_parquet(stream, parquet, schema)
     stream.unlink()
+
+
+def read_parquet(path: Path, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
+    """The batches of a Parquet file. Raises ArtifactError when it is damaged, or has not these columns."""
+    try:
+        with pq.ParquetFile(regular(path), page_checksum_verification=True) as file:
+            yield from file.iter_batches(columns=columns)
+    except (pa.ArrowException, OSError) as error:
+        raise ArtifactError(f"{path}: not readable as Parquet ({error}); restore it") from error

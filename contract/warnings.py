@@ -126,6 +126,15 @@ WARNING_TEXTS: Mapping[str, WarningText] = {
         "The engine's counters give no hit rate for this run.",
         "Read the reason; what the answers reported (cached_tokens) may still give one.",
     ),
+    "SAMPLES_DAMAGED": WarningText(
+        "The samples of the KV cache are not what the run wrote, so its usage during the load is not known.",
+        "Nothing else is concerned; restore kv_samples.parquet, or measure again.",
+    ),
+    "PARTS_UNPROVEN": WarningText(
+        "This measurement is of an early HitLab, whose measurement.json does not name its files, so nothing proves that "
+        "they are its own.",
+        "Where that matters, measure again.",
+    ),
     "LEDGER_INCOMPLETE": WarningText(
         "Some answers do not say what the others do, so this ledger has no sum and checks nothing.",
         "See validation.ledgers for how many; a gateway or one of several engines may leave a field of usage out.",

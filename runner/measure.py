@@ -257,6 +257,7 @@ def _run_phases(
         lighter = not_reached(outcome.load)
         if lighter is not None and lighter.code not in {finding.code for finding in record.state.findings}:
             record.find(lighter)
+    record.seal_parts()
     # Counters that are known to stand still are not waited for.
     expected = formal.expected_queries if checked.ranks.not_counting is None else None
     counted = _finish(client, directory, record, baseline, expected, stop, progress)

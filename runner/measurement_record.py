@@ -6,10 +6,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from contract.documents import whole_file, write_document
+from contract.documents import whole_file
 from contract.errors import ArtifactError, ExitCode, HitLabError
 from contract.events import EventLog, utc_now
 from contract.measurement import Finding, Measurement, Phase, PhaseRecord
+from contract.measurement_file import write_measurement
+from contract.parts import part_hashes
 from contract.redaction import Redactor
 from contract.run_directory import MeasurementDirectory
 from runner.control import Scrape
@@ -25,18 +27,23 @@ class MeasurementRecord:
     def __init__(self, directory: MeasurementDirectory, first: Measurement, redact: Redactor) -> None:
         self._directory = directory
         self._redact = redact
-        self.state = first
+        self.state = first.model_copy(update={"parts": {}})
         self.events = EventLog(directory.events, redact)
         self.events.write("run_started", run_id=first.run_id, stamp=first.stamp)
         self.update()
 
     def update(self, **fields: Any) -> None:
         self.state = self.state.model_copy(update=fields)
-        write_document(self._directory.measurement, self._redact.own(self.state))
+        write_measurement(self._directory.measurement, self._redact.own(self.state))
+
+    def seal_parts(self) -> None:
+        """Tie the parts that are there, and will not change any more, to this measurement."""
+        self.update(parts=part_hashes(self._directory, self.state.parts or {}))
 
     def keep_scrape(self, path: Path, scrape: Scrape) -> None:
         with whole_file(path) as file:
             file.write(self._redact.exposition(scrape.text).encode())
+        self.seal_parts()
 
     @contextmanager
     def phase(self, name: Phase) -> Iterator[None]:
@@ -64,6 +71,7 @@ class MeasurementRecord:
     def finish(self, status: str, error: str | None = None, **fields: Any) -> None:
         with undisturbed():
             try:
+                fields["parts"] = part_hashes(self._directory, self.state.parts or {})
                 self.update(status=status, error=error, finished_at=utc_now(), **fields)
                 self.events.write("run_finished", status=status, error=error)
             finally:

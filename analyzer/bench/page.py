@@ -14,6 +14,7 @@ from analyzer.html_report.histogram import histogram
 from analyzer.html_report.page import Cell, ShownWarning, Table, Verdict, known
 from analyzer.html_report.skeleton import FOLDER, drawn, environment, policy
 from analyzer.html_report.text import grouped, milliseconds, seconds
+from analyzer.kv_usage import kv_samples
 from analyzer.performance import summarize
 from contract.documents import whole_file
 from contract.foreign_text import visible
@@ -287,4 +288,6 @@ def _engine(directory: MeasurementDirectory) -> Chart | None:
         for phase in measurement.phases
         if phase.finished_at is not None
     ]
-    return charts.engine_chart(series.engine_samples(directory), since(load.started_at), phases)
+    return charts.engine_chart(
+        series.engine_samples(kv_samples(directory, measurement)), since(load.started_at), phases
+    )

@@ -14,18 +14,18 @@ from typing import Any
 import numpy as np
 import orjson
 import pyarrow as pa
-import pyarrow.parquet as pq
-from pydantic import ValidationError
 
 from analyzer.bench.scoring import best_f1, parse_answer
+from analyzer.parts import require_parts
+from analyzer.request_table import record_batches
 from contract.bench import ANSWERS, EXPECTED, BenchMeasurement
-from contract.documents import read_document
-from contract.errors import ArtifactError, ExitCode
-from contract.files import read_file, regular
+from contract.errors import ExitCode
+from contract.files import read_file
 from contract.manifest import Manifest
+from contract.measurement_file import read_measurement_file
 from contract.records import REQUEST_SCHEMA, NoDecode, why_no_decode
 from contract.run_directory import MeasurementDirectory
-from contract.streams import read_stream
+from contract.streams import read_parquet
 
 PERCENTILES = (50, 90, 99)
 Row = dict[str, Any]
@@ -33,23 +33,14 @@ Row = dict[str, Any]
 
 def read_bench(directory: MeasurementDirectory) -> BenchMeasurement:
     """The measurement. Raises ArtifactError when it cannot be read."""
-    document = read_document(directory.measurement, "measurement")
-    try:
-        return BenchMeasurement.model_validate(document)
-    except ValidationError as error:
-        raise ArtifactError(
-            f"{directory.measurement}: {error.errors()[0]['msg']}; it is damaged or of another version of HitLab"
-        ) from error
+    return read_measurement_file(directory.measurement, BenchMeasurement)
 
 
 def read_requests(directory: MeasurementDirectory) -> list[Row]:
     """The measured requests in their order."""
-    if directory.requests.is_file():
-        table = pq.read_table(regular(directory.requests))
-    elif directory.requests_stream.is_file():
-        table = pa.Table.from_batches(list(read_stream(directory.requests_stream)), schema=REQUEST_SCHEMA)
-    else:
+    if not directory.requests.is_file() and not directory.requests_stream.is_file():
         return []
+    table = pa.Table.from_batches(record_batches(directory, REQUEST_SCHEMA.names), schema=REQUEST_SCHEMA)
     rows: list[Row] = table.to_pylist()
     return sorted(rows, key=lambda row: row["position"])
 
@@ -74,6 +65,8 @@ def distribution(values: Sequence[float], *, slow_is_low: bool = False) -> Row |
 def summarize_bench(manifest: Manifest, directory: MeasurementDirectory) -> Row:
     """The whole summary. Equal input gives an equal document."""
     measurement, document = read_bench(directory), manifest.document
+    if measurement.status != "running":
+        require_parts(directory, measurement)
     rows = read_requests(directory)
     answered = [row for row in rows if row["error_kind"] is None]
     seconds = _seconds(measurement, rows)
@@ -301,9 +294,8 @@ def _load(measurement: BenchMeasurement) -> Row | None:
 def _per_request(rows: Sequence[Row], directory: MeasurementDirectory) -> list[Row]:
     """What a comparison pairs, one entry for each measured request."""
     path = directory.root / EXPECTED
-    expected = (
-        {row["request_id"]: row for row in pq.read_table(regular(path)).to_pylist()} if path.is_file() else {}
-    )
+    batches = read_parquet(path) if path.is_file() else ()
+    expected = {row["request_id"]: row for batch in batches for row in batch.to_pylist()}
     found = []
     for row in rows:
         tpot, plan = _tpot(row), expected.get(row["request_id"], {})

@@ -5,17 +5,19 @@ from typing import Any
 
 from markupsafe import Markup
 
+from analyzer.analysis import read_analysis
 from analyzer.html_report import charts, page, series
 from analyzer.html_report.drawing import Chart
 from analyzer.html_report.histogram import histogram
 from analyzer.html_report.skeleton import FOLDER, drawn, environment, policy
+from analyzer.kv_usage import kv_samples
 from analyzer.ledger_states import ledger_line
 from analyzer.measurements import read_measurement
 from analyzer.multimodal import page as image_page
 from analyzer.multimodal.requests import requests_of
 from analyzer.performance import Performance, measure_performance
 from analyzer.request_table import RequestTable
-from contract.documents import read_document, whole_file
+from contract.documents import whole_file
 from contract.errors import ArtifactError
 from contract.foreign_text import visible
 from contract.manifest import Manifest
@@ -38,7 +40,7 @@ def write_report(
 
 def render(manifest: Manifest, directory: MeasurementDirectory, requests: RequestTable | None = None) -> str:
     """The page. Raises ArtifactError when the analysis is missing or unreadable."""
-    analysis = read_document(directory.analysis, "analysis")
+    analysis = read_analysis(directory.analysis)
     measurement = read_measurement(directory) if directory.measurement.is_file() else None
     images = manifest.mode == "mm"
     no_requests = None
@@ -76,7 +78,7 @@ def render(manifest: Manifest, directory: MeasurementDirectory, requests: Reques
         "latency_table": page.latency_table(performance, no_requests),
         "load_table": page.load_table(performance, measurement),
         "engine_charts": drawn([_engine(directory, measurement)]),
-        "no_samples": _why_no_samples(measurement),
+        "no_samples": _why_no_samples(directory, measurement),
         "group_table": image_page.group_table(analysis)
         if images
         else page.group_table(analysis, manifest.document),
@@ -144,7 +146,7 @@ def _failed(directory: MeasurementDirectory, requests: RequestTable | None) -> d
 def _engine(directory: MeasurementDirectory, measurement: Measurement | None) -> Chart | None:
     if measurement is None or not measurement.phases:
         return None
-    samples = series.engine_samples(directory)
+    samples = series.engine_samples(kv_samples(directory, measurement))
     began = page.moment(measurement.started_at)
 
     def since(moment: str) -> float:
@@ -159,9 +161,11 @@ def _engine(directory: MeasurementDirectory, measurement: Measurement | None) ->
     return None if load is None else charts.engine_chart(samples, since(load.started_at), phases)
 
 
-def _why_no_samples(measurement: Measurement | None) -> str:
+def _why_no_samples(directory: MeasurementDirectory, measurement: Measurement | None) -> str:
     if measurement is None:
         return "two saved scrapes were analysed; nothing was sampled"
+    if damaged := kv_samples(directory, measurement).damaged:
+        return damaged
     if measurement.service["poll_interval_seconds"] == 0:
         return "service.poll_interval_seconds is 0, so nothing was sampled"
     failures = (

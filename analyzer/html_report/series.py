@@ -6,15 +6,13 @@ from typing import Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from analyzer.html_report.thinning import Flags, Floats, Integers
+from analyzer.kv_usage import KvSamples
 from analyzer.performance import token_gaps
 from analyzer.request_table import RequestTable, record_batches
-from contract.files import regular
 from contract.planned import UNKNOWN
 from contract.run_directory import MeasurementDirectory
-from contract.streams import KV_SAMPLE_SCHEMA, read_stream
 
 ERRORS_SHOWN = 20
 Latency = Literal["TTFT", "TPOT", "ITL", "E2EL"]
@@ -128,14 +126,9 @@ class EngineSamples:
         return flags
 
 
-def engine_samples(directory: MeasurementDirectory) -> EngineSamples:
+def engine_samples(samples: KvSamples) -> EngineSamples:
     """What was sampled while the load ran; without rows when nothing was."""
-    if directory.kv_samples.is_file():
-        table = pq.read_table(regular(directory.kv_samples))
-    elif directory.kv_samples_stream.is_file():
-        table = pa.Table.from_batches(list(read_stream(directory.kv_samples_stream)), schema=KV_SAMPLE_SCHEMA)
-    else:
-        table = KV_SAMPLE_SCHEMA.empty_table()
+    table = samples.table
 
     def numbers(name: str) -> Floats:
         values: Floats = table[name].cast(pa.float64()).to_numpy()

@@ -20,7 +20,7 @@ from analyzer.analyze import (
     runtime_document,
 )
 from analyzer.causes import NO_CAUSE
-from analyzer.kv_usage import kv_polling
+from analyzer.kv_usage import damaged_samples, kv_polling, kv_samples
 from analyzer.ledger_states import incomplete_ledgers, ledger_states
 from analyzer.ledgers import NAMES, Ledger, answers_ledger, unknown_ledger
 from analyzer.multimodal.expected import (
@@ -55,7 +55,7 @@ def image_analysis(
     service, record = measurement.service, measurement.images
     requests = image_request_table(manifest, directory, record)
     scrapes = stored_pair(directory, service, measurement.findings)
-    polling = kv_polling(directory, service["poll_interval_seconds"])
+    polling = kv_polling(kv_samples(directory, measurement), service["poll_interval_seconds"])
     expected = expect(
         record, requests, read_token_ids(manifest.directory.token_ids), queries_by_rank(scrapes, service)
     )
@@ -101,7 +101,7 @@ def image_analysis(
     document["validation"]["ledgers"] = ledger_states(
         ledgers, document["expected"]["hit_tokens"], document["expected"]["input_tokens"]
     ) | {OUTPUT_TOKENS: output.state()}
-    document["warnings"] += run_findings(measurement)
+    document["warnings"] += run_findings(measurement) + damaged_samples(polling)
     document["warnings"] += _warnings(
         document, scrapes, Validation.model_validate(measurement.validation), expected, requests
     )

@@ -5,13 +5,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from analyzer.analysis import read_analysis
 from analyzer.measurements import read_measurement
 from analyzer.multimodal.requests import requests_of
+from analyzer.parts import require_parts
 from analyzer.performance import Performance, measure_performance
 from analyzer.scrapes import load_scrape
 from analyzer.watch.runs import FoundMeasurement
 from analyzer.watch.verdict import verdict_of
-from contract.documents import read_document
 from contract.errors import HitLabError
 from contract.manifest import Manifest
 from contract.measurement import Measurement
@@ -68,10 +69,12 @@ class RunResult:
 def run_result(found: FoundMeasurement, manifest: Manifest) -> RunResult:
     """From what the run and the analysis have left so far.
 
-    Raises ArtifactError when the measurement or the analysis cannot be read.
+    Raises ArtifactError when the measurement or the analysis cannot be read, or a file is not the measurement's.
     """
     measurement = read_measurement(found.measurement)
     going = measurement.status == "running"
+    if not going:
+        require_parts(found.measurement, measurement)
     known: dict[str, Any] = {
         "run_id": found.run.run_id,
         "measurement": measurement.stamp,
@@ -89,7 +92,7 @@ def run_result(found: FoundMeasurement, manifest: Manifest) -> RunResult:
     if manifest.mode == "text":
         known |= _planned(manifest.document)
     if found.measurement.analysis.is_file():
-        known |= _analysed(read_document(found.measurement.analysis, "analysis"))
+        known |= _analysed(read_analysis(found.measurement.analysis))
     if not going and measurement.load is not None:
         known |= _performance(found, manifest, measurement)
     return RunResult(**known)

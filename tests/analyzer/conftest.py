@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from contract.documents import write_document
 from contract.manifest import Manifest, read_prepared_manifest
 from contract.measurement import EngineRecord, Finding, LoadRecord, Measurement
+from contract.measurement_file import write_measurement
+from contract.parts import part_hashes
 from contract.records import RequestRecord
 from contract.rows import read_rows
 from contract.run_directory import MeasurementDirectory
@@ -134,8 +135,10 @@ class Made:
             "settled": True,
             "findings": list(findings),
         }  # fmt: skip
+        running = fields.get("status") == "running"
+        state["parts"] = part_hashes(directory, {}) if not running else {}
         measurement = Measurement(**state | fields)
-        write_document(directory.measurement, measurement.model_dump(mode="json"))
+        write_measurement(directory.measurement, measurement.model_dump(mode="json"))
         return directory
 
 

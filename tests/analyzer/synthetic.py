@@ -7,7 +7,11 @@ from typing import Any
 import orjson
 import pyarrow.parquet as pq
 
+from analyzer.analysis import seal_analysis
 from analyzer.request_table import RequestTable, request_table
+from contract.documents import read_document, write_document
+from contract.measurement_file import write_measurement
+from contract.parts import part_hashes
 from contract.records import REQUEST_SCHEMA, RequestRecord, to_batch
 from contract.run_directory import MeasurementDirectory
 
@@ -67,6 +71,18 @@ def measured(folder: Path, rows: list[dict[str, Any]], records: Sequence[Request
     directory = MeasurementDirectory(folder)
     write_records(directory, records)
     return request_table(full, directory)
+
+
+def edit_measurement(directory: MeasurementDirectory, **fields: Any) -> None:
+    """As the run would have written it: with other fields, the parts that lie there now, and a seal."""
+    document = read_document(directory.measurement, "measurement")
+    document |= {"parts": part_hashes(directory, {})} | fields
+    write_measurement(directory.measurement, document)
+
+
+def edit_analysis(directory: MeasurementDirectory, document: dict[str, Any]) -> None:
+    """As `analyze` would have written it."""
+    write_document(directory.analysis, seal_analysis(document))
 
 
 def scrape_text(

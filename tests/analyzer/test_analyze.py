@@ -14,6 +14,7 @@ from contract.errors import ArtifactError, ExitCode
 from contract.records import REQUEST_SCHEMA, to_batch
 from contract.streams import TableStream
 from tests.analyzer.conftest import Made, Make
+from tests.analyzer.synthetic import edit_measurement
 
 FIRST, SECOND = "20260101_000000", "20260101_000001"
 
@@ -161,10 +162,10 @@ def test_a_measurement_has_to_be_there_and_of_this_data(make: Make) -> None:
         with pytest.raises(ArtifactError, match=f"there: {FIRST}"):
             analyze_measurement(made.manifest, stamp)
     document = orjson.loads(directory.measurement.read_bytes())
-    directory.measurement.write_bytes(orjson.dumps(document | {"manifest_sha256": "0" * 64}))
+    edit_measurement(directory, manifest_sha256="0" * 64)
     with pytest.raises(ArtifactError, match="another manifest"):
         analyze_measurement(made.manifest, FIRST)
-    directory.measurement.write_bytes(orjson.dumps(document | {"settled": "perhaps"}))
+    edit_measurement(directory, **document | {"settled": "perhaps"})
     with pytest.raises(ArtifactError, match="settled"):
         analyze_measurement(made.manifest, FIRST)
 

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from contract.run_directory import MeasurementDirectory, RunDirectory
+from tests.analyzer.synthetic import edit_measurement
 from tests.hitlab.conftest import Hitlab, WriteScenario, prepared
 
 ROWS = [
@@ -80,8 +81,7 @@ def test_the_latest_complete_measurement_or_the_one_named(
     assert hitlab("run", "--scenario", write_scenario(engine_url)).code == 0
     first, second = sorted(path.name for path in directory.runs.iterdir())
     broken = MeasurementDirectory(directory.runs / second)
-    document = json.loads(broken.measurement.read_text())
-    broken.measurement.write_text(json.dumps(document | {"status": "partial"}))
+    edit_measurement(broken, status="partial")
     assert json.loads(hitlab("report", "--manifest", directory.manifest).out)["measurement"] == first
     named = hitlab("report", "--manifest", directory.manifest, "--measurement", second)
     assert json.loads(named.out)["measurement"] == second

@@ -14,6 +14,8 @@ from contract.bench import ANSWERS, BenchMeasurement
 from contract.documents import write_document
 from contract.kinds import BENCH
 from contract.manifest import Manifest, seal
+from contract.measurement_file import write_measurement
+from contract.parts import part_hashes
 from contract.records import RequestRecord, to_batch
 from contract.run_directory import MeasurementDirectory, RunDirectory
 from tests.runner.bench.records import record
@@ -110,7 +112,8 @@ def make(tmp_path: Path) -> Make:
             "load": load,
         }
         measurement = BenchMeasurement.model_validate(values | changes)
-        write_document(directory.measurement, measurement.model_dump(mode="json"))
+        measurement = measurement.model_copy(update={"parts": part_hashes(directory, {})})
+        write_measurement(directory.measurement, measurement.model_dump(mode="json"))
         return Made(manifest, directory)
 
     return made

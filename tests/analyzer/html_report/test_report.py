@@ -26,6 +26,7 @@ from contract.run_directory import MeasurementDirectory
 from contract.streams import KV_SAMPLE_SCHEMA
 from contract.warnings import WARNING_TEXTS
 from tests.analyzer.conftest import Made, Make
+from tests.analyzer.synthetic import edit_analysis, edit_measurement
 
 STAMP = "20260101_000000"
 VOID = {"meta", "br", "hr", "img", "input", "link"}
@@ -252,12 +253,12 @@ def test_planted_markup_is_only_text(make: Make) -> None:
     analysis["ledgers"]["differences"][0]["cause"] = SCRIPT
     analysis["prediction"]["caveats"] = [SCRIPT]
     analysis["warnings"].append({"code": SCRIPT, "message": "an unknown code"})
-    write_document(directory.analysis, analysis)
+    edit_analysis(directory, analysis)
     measurement = read_document(directory.measurement, "measurement")
     measurement["engine"] |= {"model": f"model{SCRIPT}", "version": f"version{SCRIPT}"}
     measurement["error"] = f"error{SCRIPT}"
     measurement["preflight"] = [{"name": "tokenizer", "status": "ok", "detail": f"detail{SCRIPT}"}]
-    write_document(directory.measurement, measurement)
+    edit_measurement(directory, **measurement)
     made.manifest.document["scenario_path"] = f"/tmp/{SCRIPT}.yaml"  # noqa: S108 - only a text
     html = write_report(made.manifest, directory).read_text(encoding="utf-8")
     assert "<script" not in html
