@@ -32,8 +32,13 @@ def require_parts(directory: MeasurementDirectory, measurement: Measurement) -> 
     """
     passed_over = {directory.kv_samples, directory.kv_samples_stream}
     listed = {directory.root / name for name in measurement.parts or {}}
-    if directory.requests in listed:
-        passed_over.add(directory.requests_stream)  # recovery was cut short just before it removed this
+    for one, other in (
+        (directory.requests, directory.requests_stream),
+        (directory.requests_stream, directory.requests),
+    ):
+        # The same records twice: a recovery was cut short before it named the one, or before it removed the other.
+        if one in listed and other not in listed:
+            passed_over.add(other)
     for path in sorted(listed.union(part_paths(directory)) - passed_over):
         problem = part_problem(measurement, path)
         if problem is not None:

@@ -54,8 +54,9 @@ def _what_changed(content: dict[str, Any], kind: type[Measurement]) -> str:
     except ValidationError as error:
         return _first(error)
     if kind is Measurement:
+        effective = {"api_key": "api_key_configured"}
         for section, model in (("service", Service), ("validation", Validation)):
-            fields = dict.fromkeys(model.model_fields.keys() - {"api_key"})
+            fields = {effective.get(name, name): None for name in model.model_fields}
             whole[section] = fields | whole[section]
     lost = _lost_key(content, whole)
     return f"{lost}: is missing" if lost else "is not what the run wrote"
