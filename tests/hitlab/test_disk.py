@@ -76,7 +76,7 @@ def test_what_ended_a_run_is_told_even_when_the_disk_then_refuses_measurement_js
         raise unwritable(path, OSError(errno.ENOSPC, "No space left on device"))
 
     async def unauthorized(server: MisbehavingServer, request: Request, response: Response) -> None:
-        monkeypatch.setattr("runner.measurement_record.write_document", refuse)
+        monkeypatch.setattr("runner.measurement_record.write_measurement", refuse)
         await answers(401, b'{"error":"no such key"}')(server, request, response)
 
     server.instead["/v1/models"] = unauthorized

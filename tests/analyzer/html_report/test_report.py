@@ -17,7 +17,7 @@ from jinja2 import Environment
 from analyzer.analyze import analyze_measurement
 from analyzer.html_report.report import render, write_report
 from analyzer.offline import analyze_scrapes
-from contract.documents import read_document, write_document
+from contract.documents import read_document
 from contract.errors import ArtifactError
 from contract.manifest import Manifest
 from contract.measurement import Finding, PhaseRecord
@@ -102,6 +102,7 @@ def write_samples(directory: MeasurementDirectory, ranks: int, count: int = 20, 
     }
     values |= {name: [value] * len(rows) for name, value in columns.items()}
     pq.write_table(pa.table(values, schema=KV_SAMPLE_SCHEMA), directory.kv_samples)
+    edit_measurement(directory)
 
 
 def reported(made: Made, records: list[RequestRecord] | None = None, **more: Any) -> Page:
@@ -282,7 +283,7 @@ def test_every_text_of_analysis_and_measurement_may_be_markup(make: Make) -> Non
             container[key] = f"{container[key]}{SCRIPT}"
     for rate in (analysis["actual"]["global_hit_rate"], None):  # without a rate the headline gives the reason
         analysis["actual"] |= {"global_hit_rate": rate, "reason": f"reason{SCRIPT}"}
-        write_document(directory.analysis, analysis)
+        edit_analysis(directory, analysis)
         html = render(made.manifest, directory)
         assert "<script" not in html
         assert "&lt;script&gt;" in html
