@@ -103,7 +103,7 @@ def measured_analysis(
     polling = kv_polling(kv_samples(directory, measurement), service["poll_interval_seconds"])
     version = measurement.engine.version if measurement.engine else None
     cache = engine_cache(
-        scrapes.before.snapshot if scrapes.before else None,
+        scrapes.before_snapshot,
         manifest.effective_config["tokenizer"]["block_size"],
         version,
     )
@@ -195,20 +195,22 @@ def counters_part(
     scrapes: ScrapePair, kv_summary: Mapping[str, Any], requests: RequestTable | None
 ) -> dict[str, Any]:
     """`actual`, as far as the counters tell it."""
-    if scrapes.difference is None or scrapes.after is None:
+    after = scrapes.after_snapshot
+    if scrapes.difference is None or after is None:
         return no_counters(scrapes.reason or "the scrapes are not there")
-    usage = {rank.rank: rank.kv_cache_usage for rank in scrapes.after.snapshot.ranks}
+    usage = {rank.rank: rank.kv_cache_usage for rank in after.ranks}
     not_measurable = None if requests is None else why_not_measurable(scrapes.difference, requests)
     return counter_actual(scrapes.difference, usage, kv_summary, not_measurable)
 
 
 def ledgers_of_scrapes(scrapes: ScrapePair, block_size: int, actual: Mapping[str, Any]) -> dict[str, Ledger]:
     """H1, H2 and H4. Counters that moved in a way that gives no hit rate are no ledger either."""
-    if scrapes.difference is None or scrapes.after is None:
+    after = scrapes.after_snapshot
+    if scrapes.difference is None or after is None:
         reason = scrapes.reason or "the scrapes are not there"
         return {name: unknown_ledger(reason) for name in ("counters", "by_source", "computed")}
     counted = scrapes.difference.queries is not None and scrapes.difference.hits is not None
-    names = scrapes.after.snapshot.metric_names
+    names = after.metric_names
     return counter_ledgers(scrapes.difference, names, block_size, actual["reason"] if counted else None)
 
 
@@ -280,7 +282,7 @@ def runtime_document(
     measurement: Measurement, scrapes: ScrapePair, polling: dict[str, Any]
 ) -> dict[str, Any]:
     """`runtime`: phases, checks, scrapes, samples, the engine and the load."""
-    before = scrapes.before.snapshot if scrapes.before else None
+    before = scrapes.before_snapshot
     return {
         "phases": [phase.name for phase in measurement.phases],
         "phase_times": [phase.model_dump(mode="json") for phase in measurement.phases],
@@ -342,8 +344,7 @@ def equal(ledgers: Mapping[str, int | None]) -> bool | None:
 def warnings(document: dict[str, Any], scrapes: ScrapePair, validation: Validation) -> list[dict[str, Any]]:
     """What the numbers themselves give reason to warn of."""
     found: list[dict[str, Any]] = [
-        {"code": finding.code, "message": finding.message}
-        for finding in (scrapes.difference.findings if scrapes.difference else ())
+        {"code": finding.code, "message": finding.message} for finding in scrapes.findings
     ]
     size = document["theory_actual_absolute_difference_pp"]
     if size is not None and size > validation.actual_warning_pp:

@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
-from analyzer.ledgers import NAMES, Ledger, ledger_differences
+from analyzer.ledgers import NAMES, Ledger, Tokens
 from analyzer.output_ledger import NAME as OUTPUT_TOKENS
 
 THEORY = "theory"
 QUANTITIES = {"hits": "hit_tokens", "queries": "input_tokens"}
-"""Of a `LedgerDifference` -> as this document calls it."""
+"""Of `Tokens` -> as this document calls it."""
 
 
 def ledger_states(
@@ -21,38 +21,36 @@ def ledger_states(
     can be told apart. An absent ledger has a `reason`, and how many of the `answers` lack it where it is made of answers.
     """
     first = next((name for name in NAMES if ledgers[name].total.hits is not None), None)
-    found = {
-        (item.second, item.quantity): item for item in ledger_differences(ledgers) if item.first == first
-    }
+    plan = Ledger(Tokens(theory_tokens, planned_tokens))
     states: dict[str, dict[str, Any]] = {}
     for name in NAMES:
         ledger = ledgers[name]
-        if ledger.total.hits is None:
+        if ledger.total.hits is None or first is None:
             states[name] = {"status": "absent", "reason": ledger.total.reason, **ledger.answers_document()}
-            continue
-        if name == first:
-            reference, hits, queries = THEORY, theory_tokens, planned_tokens
+        elif name == first:
+            states[name] = _compared(ledger, plan, THEORY)
         else:
-            total = ledgers[str(first)].total
-            reference, hits, queries = str(first), total.hits, total.queries
-        ranks: dict[str, dict[str, int]] = {}
-        for quantity, key in QUANTITIES.items():
-            difference = found.get((name, quantity))
-            for rank, tokens in difference.by_dp.items() if difference else ():
-                ranks.setdefault(str(rank), {})[key] = tokens
-        change = {
-            "hit_tokens": None if hits is None else ledger.total.hits - hits,
-            "input_tokens": None
-            if queries is None or ledger.total.queries is None
-            else ledger.total.queries - queries,
-        }
-        states[name] = {
-            "status": "differs" if any(change.values()) or ranks else "equal",
-            "against": reference,
-            **change,
-            "by_dp": ranks,
-        }
+            states[name] = _compared(ledger, ledgers[first], first)
     return states
+
+
+def _compared(ledger: Ledger, reference: Ledger, name: str) -> dict[str, Any]:
+    total = _difference(ledger.total, reference.total)
+    ranks = {
+        str(rank): {key: tokens for key, tokens in change.items() if tokens}
+        for rank in sorted(ledger.ranks.keys() & reference.ranks.keys())
+        if any((change := _difference(ledger.ranks[rank], reference.ranks[rank])).values())
+    }
+    status = "differs" if any(total.values()) or ranks else "equal"
+    return {"status": status, "against": name, **total, "by_dp": ranks}
+
+
+def _difference(tokens: Tokens, reference: Tokens) -> dict[str, int | None]:
+    found: dict[str, int | None] = {}
+    for quantity, key in QUANTITIES.items():
+        mine, other = getattr(tokens, quantity), getattr(reference, quantity)
+        found[key] = None if mine is None or other is None else mine - other
+    return found
 
 
 def ledger_line(states: Mapping[str, Mapping[str, Any]]) -> str:

@@ -70,7 +70,7 @@ def scrapes_analysis(manifest: Manifest, scrapes: ScrapePair) -> dict[str, Any]:
     """The prepared analysis with what two scrapes can add to it."""
     validation = manifest_validation(manifest)
     planned = manifest.effective_config["tokenizer"]["block_size"]
-    cache = engine_cache(scrapes.before.snapshot if scrapes.before else None, planned)
+    cache = engine_cache(scrapes.before_snapshot, planned)
     document = prepared_analysis(manifest.document, validation)
     document["status"] = "analyzed"
     document["runtime"] = {

@@ -65,6 +65,10 @@ class ServiceError(HitLabError):
     exit_code = ExitCode.SERVICE
 
 
+class UnusablePageError(ServiceError):
+    """A metrics page is not as its format wants it, or contradicts itself: what it counts cannot be known from it."""
+
+
 class NotThisEngineError(ServiceError):
     """A metrics page is not, or not only, that of the engine that answers the requests. `reason` is without the code."""
 

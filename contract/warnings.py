@@ -219,6 +219,18 @@ WARNING_TEXTS: Mapping[str, WarningText] = {
         "or another engine's page was read.",
         "Look at the engine's log for why, then measure again.",
     ),
+    "MODEL_CHANGED": WarningText(
+        "The two scrapes show counters of different models, so they are not of one engine.",
+        "Take both scrapes from the engine that was measured.",
+    ),
+    "SERIES_CHANGED": WarningText(
+        "The two scrapes show other series of queries and hits: one is incomplete, or another process answered.",
+        "Save whole pages, and those of one process.",
+    ),
+    "SCRAPE_UNUSABLE": WarningText(
+        "A scrape breaks the rules of its format or contradicts itself, so nothing can be known from it.",
+        "Save the whole page of one process, once; see the message for what is wrong with this one.",
+    ),
     "COUNTER_CHANGED": WarningText(
         "The two scrapes come from counters of different names or units, so no difference can be taken.",
         "Take both scrapes from one version of the engine.",

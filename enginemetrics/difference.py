@@ -1,7 +1,7 @@
 """What happened between two snapshots of the same engine."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from enginemetrics.names import BREAKDOWNS, COUNTERS, Unit
@@ -14,6 +14,9 @@ FindingCode = Literal[
     "ENGINE_RESTARTED",
     "METRICS_NOT_THIS_ENGINE",
     "COUNTER_CHANGED",
+    "MODEL_CHANGED",
+    "SERIES_CHANGED",
+    "SCRAPE_UNUSABLE",
 ]
 
 
@@ -65,6 +68,22 @@ class EngineDifference:
         return self.hits / self.queries if self.queries and self.hits is not None else None
 
 
+def certain(difference: EngineDifference) -> EngineDifference:
+    """Without the numbers that a finding says cannot be known: those of its rank, or of all ranks.
+
+    Every finding puts in doubt which process was scraped, or when; so none of the counters of such a rank is kept.
+    """
+    return replace(difference, ranks=tuple(_certain(rank, difference.findings) for rank in difference.ranks))
+
+
+def _certain(rank: RankDifference, findings: Sequence[Finding]) -> RankDifference:
+    doubt = next((finding.message for finding in findings if finding.rank in (None, rank.rank)), None)
+    if doubt is None:
+        return rank
+    names = ("queries", "hits", *COUNTERS, *BREAKDOWNS)
+    return RankDifference(rank=rank.rank, queries=None, hits=None, unavailable=dict.fromkeys(names, doubt))
+
+
 def _sum(values: list[int | None]) -> int | None:
     known = [value for value in values if value is not None]
     return sum(known) if known and len(known) == len(values) else None
@@ -101,6 +120,11 @@ def subtract(before: EngineSnapshot, after: EngineSnapshot) -> EngineDifference:
         )
     restarts = _restarts(before, after)
     findings.extend(restarts)
+    findings.extend(
+        found
+        for rank in sorted(mine.keys() & theirs.keys())
+        if same_counter and (found := _other_series(mine[rank], theirs[rank])) is not None
+    )
     fallen = (
         "another process answered, or this counter is broken (the start time is the same: no restart)"
         if same_processes(before, after)
@@ -147,6 +171,24 @@ def stood_still(difference: EngineDifference, *, prompt_tokens: int, cached_toke
     external = sum(rank.external_hits or 0 for rank in difference.ranks)
     if difference.queries and difference.hits == 0 and cached_tokens > external:
         return f"not measurable from counters: they show 0 hits, the answers {cached_tokens} cached tokens; {advice}"
+    return None
+
+
+def _other_series(before: RankMetrics, after: RankMetrics) -> Finding | None:
+    """A series that came or went in between has a part of the tokens, and nobody knows which."""
+    if before.model != after.model:
+        message = (
+            f"the counters of rank {after.rank} are labelled model {before.model!r} before, {after.model!r} after; both "
+            "scrapes must come from one engine"
+        )
+        return Finding("MODEL_CHANGED", message, after.rank)
+    if before.series != after.series:
+        message = (
+            f"queries and hits of rank {after.rank} stand in {len(before.series)} series before, in "
+            f"{len(after.series & before.series)} of them after, and in {len(after.series - before.series)} others; one "
+            "of the pages is incomplete, or another process answered"
+        )
+        return Finding("SERIES_CHANGED", message, after.rank)
     return None
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from prometheus_client.samples import Sample
 
-from contract.errors import NotThisEngineError, ServiceError
+from contract.errors import NotThisEngineError, ServiceError, UnusablePageError
 from contract.foreign import LARGEST_COUNT, LARGEST_TOKENS, counted, decimal_number, finite, shown
 from contract.foreign_text import presentable
 from enginemetrics.exposition import parse_exposition
@@ -124,6 +124,10 @@ class RankMetrics(Ledgers):
     cache_config: CacheConfig | None = None
     counters_created: float | None = None
     """Epoch seconds at which the queries counter began, where the engine exposes it."""
+    model: str | None = None
+    """Label of the series of queries and hits; None: they have none."""
+    series: frozenset[tuple[str, str]] = frozenset()
+    """Which series queries and hits were added up from: name, and the other labels as text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,8 +241,9 @@ def read_snapshot(
 
     Raises:
         NotThisEngineError: a router's own page.
-        ServiceError: broken text, no prefix-cache counters, ranks missing, doubled or out of range, a counter
+        UnusablePageError: a text that does not end in a newline or shows a series twice, a counter of the prefix cache
             that is not a whole number, or more hits than queries.
+        ServiceError: broken text, no prefix-cache counters, ranks missing, doubled or out of range.
     """
     names = list(sources) if sources is not None else [f"metrics {i + 1}" for i in range(len(texts))]
     if not texts or len(names) != len(texts):
@@ -246,7 +251,10 @@ def read_snapshot(
     notes: list[str] = []
     scrapes = []
     for source, text in zip(names, texts, strict=True):
-        series = _of_model(parse_exposition(text, source=source, buckets=False), model, source, notes)
+        _require_end(text, source)
+        samples = parse_exposition(text, source=source, buckets=False)
+        _require_once(samples, source)
+        series = _of_model(samples, model, source, notes)
         _require_no_router(series, source)
         scrapes.append(_Scrape(source, series, engine_label_map, dp_size))
 
@@ -284,6 +292,26 @@ def read_snapshot(
             if reason is not None
         },
     )
+
+
+def _require_end(text: str, source: str) -> None:
+    if text and not text.endswith("\n"):
+        raise UnusablePageError(
+            f"{source}: does not end in a newline, so its end is missing and its last number may be; take the whole page"
+        )
+
+
+def _require_once(samples: Iterable[Sample], source: str) -> None:
+    """The format forbids a series to stand in a page twice; adding both up would count its tokens twice."""
+    seen = set()
+    for sample in samples:
+        series = (sample.name, frozenset(sample.labels.items()))
+        if series in seen:
+            raise UnusablePageError(
+                f"{source}: {_short(sample.name)} stands in it twice with the same labels; it is not one page of one "
+                "process: scrape or save each page by itself"
+            )
+        seen.add(series)
 
 
 def _require_no_router(series: Iterable[str], source: str) -> None:
@@ -407,7 +435,7 @@ def _read_rank(
         )
     hits = _required(_count(hit_samples, scrape.source))
     if hits > queries:
-        raise ServiceError(
+        raise UnusablePageError(
             f"{scrape.source}: rank {rank} shows more hits ({hits}) than queries ({queries}) in "
             f"{counters.hits}; this engine's counters cannot be used"
         )
@@ -421,6 +449,8 @@ def _read_rank(
         hits=hits,
         cache_config=config,
         counters_created=min((told for s in created if (told := finite(s.value)) is not None), default=None),
+        model=_model_of(hit_samples),
+        series=frozenset(map(_identity, (*scrape.by_rank(counters.queries)[rank], *hit_samples))),
         unavailable=unavailable,
         **values,
     )
@@ -449,9 +479,18 @@ def _gauge(samples: Sequence[Sample], *, whole: bool) -> float | str:
     return f"{samples[0].name} is {shown(told)}" if value is None else value
 
 
+def _model_of(samples: Sequence[Sample]) -> str | None:
+    return next((sample.labels["model_name"] for sample in samples if "model_name" in sample.labels), None)
+
+
+def _identity(sample: Sample) -> tuple[str, str]:
+    labels = sorted((name, value) for name, value in sample.labels.items() if name != "model_name")
+    return sample.name, ",".join(f"{name}={value!r}" for name, value in labels)
+
+
 def _required(count: int | str) -> int:
     if isinstance(count, str):
-        raise ServiceError(f"{count}; the prefix-cache counters cannot be used")
+        raise UnusablePageError(f"{count}; the prefix-cache counters cannot be used")
     return count
 
 

@@ -199,8 +199,7 @@ def _warnings(
     requests: RequestTable,
 ) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = [
-        {"code": finding.code, "message": finding.message}
-        for finding in (scrapes.difference.findings if scrapes.difference else ())
+        {"code": finding.code, "message": finding.message} for finding in scrapes.findings
     ]
     size = document["theory_actual_absolute_difference_pp"]
     if size is not None and size > validation.actual_warning_pp:

@@ -120,7 +120,7 @@ def _baseline(found: FoundMeasurement, measurement: Measurement) -> dict[str, tu
     except HitLabError as error:
         LOGGER.warning("%s", error)
         return {}
-    if snapshot.unit != "tokens":
+    if snapshot is None or snapshot.unit != "tokens":
         return {}
     return {str(rank.rank): (rank.queries, rank.hits) for rank in snapshot.ranks}
 

@@ -25,12 +25,16 @@ CONFIG = (
 
 @dataclass(frozen=True)
 class Version:
-    """Text of one rank, with {rank}, and what two prompts of 1,024 tokens add: sent, found, in tokens and in blocks."""
+    """Text of one rank, with {rank}, and what two prompts of 1,024 tokens add: sent, found, in tokens and in blocks.
+
+    `of_all_ranks`: what stands in the page once.
+    """
 
     name: str
     text: str
     unit: str = "tokens"
     config: str = ""
+    of_all_ranks: str = ""
     kv_usage: float | None = 0.25
     present: tuple[str, ...] = ()
     """Ledgers beside queries and hits that this version has."""
@@ -145,8 +149,8 @@ V0_33 = Version(
     + "".join(
         f'vllm:prompt_tokens_cached_by_source_total{{{{engine="{{rank}}",model_name="m",source="{tier}"}}}} {value}\n'
         for tier, value in (("device", "{found}.0"), ("host", "0.0"), ("p2p", "0.0"), ("disk", "0.0"))
-    )
-    + 'vllm:admission_rejections_total{{model_name="m",reason="max_num_queued_reqs"}} 0.0\n',
+    ),
+    of_all_ranks='vllm:admission_rejections_total{model_name="m",reason="max_num_queued_reqs"} 0.0\n',
     config=V0_26.config,
     present=(*V0_26.present, "prompt_tokens_cached_by_source"),
 )
@@ -171,7 +175,8 @@ def page(version: Version, rank: int, prompts: int, *, before: int = 5000) -> st
         "found_blocks": before // 2 + prompts * (FOUND // BLOCK),
         "requests": prompts * 2,
     }
-    return version.text.format(rank=rank, **counted) + version.config.format(rank=rank, blocks=2000)
+    text = version.text.format(rank=rank, **counted) + version.config.format(rank=rank, blocks=2000)
+    return text if rank else version.of_all_ranks + text
 
 
 def read(*texts: str, **options: Any) -> EngineSnapshot:

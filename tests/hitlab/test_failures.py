@@ -406,6 +406,26 @@ def test_an_engine_that_restarts_under_load_gives_no_hit_rate(
     assert sum(code in ("COUNTER_WENT_BACKWARDS", "ENGINE_RESTARTED") for code in codes) == 1
 
 
+def test_a_restart_whose_counters_are_higher_again_gives_no_hit_rate_either(
+    hitlab: Hitlab, server: MisbehavingServer, job: Job, short_settling: None
+) -> None:
+    directory = job()
+
+    def began(at: float) -> Fault:
+        return metrics(lambda text: re.sub(r"(?m)^(process_start_time_seconds) .*$", rf"\1 {at}", text))
+
+    server.instead[METRICS] = began(1000.0)
+    server.formal[23] = from_here(METRICS, began(2000.0))
+    ended, measurement = run(hitlab, directory)
+    assert ended.code == 7, ended.err
+    analysis = document(measurement.analysis)
+    assert analysis["actual"]["global_hit_rate"] is None
+    assert "process start time changed" in analysis["actual"]["reason"]
+    assert "ENGINE_RESTARTED" in {warning["code"] for warning in analysis["warnings"]}
+    assert analysis["actual"]["client"]["cached_tokens"] == analysis["theory"]["hit_tokens"]
+    assert "Hit Rate by Cached Tokens of Answers" in ended.out
+
+
 @pytest.mark.parametrize("refusals", [3, 1000])
 def test_a_reset_that_does_not_succeed_is_tried_again_with_a_limit(
     hitlab: Hitlab,
