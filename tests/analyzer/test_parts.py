@@ -62,7 +62,7 @@ def test_a_part_of_another_measurement_is_refused(make: Make, part: str) -> None
     directory, other = whole(made), whole(made, OTHER, ttft_s=0.3)
     if part in ("baseline", "after"):
         path = getattr(other, part)
-        path.write_text(path.read_text().replace(" 1000.0", " 1001.0") + "# another one\n")
+        path.write_text(path.read_text() + "# another one\n")
         edit_measurement(other)
     shutil.copy(getattr(other, part), getattr(directory, part))
     for command in (analyze_measurement, performance_report):
