@@ -36,6 +36,7 @@ from analyzer.measurements import find_measurement, latest_complete
 from analyzer.output_ledger import NAME as OUTPUT_TOKENS
 from analyzer.output_ledger import output_ledger
 from analyzer.prediction import Prediction, predict_hits, prediction_document
+from analyzer.rank_comparison import ranks_differ
 from analyzer.recover import finished_measurement
 from analyzer.request_table import RequestTable, request_table
 from analyzer.scrapes import ScrapePair, metric_names, metrics_part, stored_pair
@@ -146,6 +147,8 @@ def measured_analysis(
     document["validation"]["ledgers"] = ledger_states(ledgers, *theory) | {OUTPUT_TOKENS: output.state()}
     document["warnings"] += run_findings(measurement) + damaged_samples(polling)
     document["warnings"] += warnings(document, scrapes, validation)
+    if not requests.void.any():
+        document["warnings"] += ranks_differ(document["theory"]["dp"], ledgers["counters"])
     document["warnings"] += output.warnings() + failed_or_repeated(document, requests, directory)
     conclude(document)
     return document

@@ -1,6 +1,7 @@
 """`analyze --baseline A --after B`: an actual hit rate from two saved Prometheus scrapes, without an engine."""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,10 @@ from analyzer.engine_cache import engine_cache
 from analyzer.html_report.report import write_report
 from analyzer.ledger_states import ledger_states
 from analyzer.ledgers import unknown_ledger
+from analyzer.rank_comparison import ranks_differ
+from analyzer.scrape_settings import ScrapeSettings, scrape_settings
 from analyzer.scrapes import ScrapePair, load_scrape, metrics_part, pair
-from contract.analysis import manifest_validation, prepared_analysis
+from contract.analysis import prepared_analysis
 from contract.artifact_check import check_artifacts
 from contract.command_log import command_log
 from contract.documents import read_document, write_document, writing
@@ -33,10 +36,19 @@ NO_SAMPLES: dict[str, Any] = {"by_dp": {}, "global_peak": None, "global_avg": No
 NO_RECORDS = "two scrapes hold no requests; only a run of HitLab records them"
 
 
-def analyze_scrapes(manifest: Manifest, baseline: Path, after: Path, progress: Progress = silent) -> Analysis:
+def analyze_scrapes(
+    manifest: Manifest,
+    baseline: Path,
+    after: Path,
+    progress: Progress = silent,
+    *,
+    scenario: Path | None = None,
+    say: Callable[[str], None] = lambda _line: None,
+) -> Analysis:
     """Analyse a pair of scrapes as a new entry under `runs/`, with its report.html.
 
-    It never takes the place of a complete measurement.
+    It never takes the place of a complete measurement. `scenario`: whose ranks, labels and thresholds to use, see
+    `scrape_settings`; `say` is told which they are.
     """
     if manifest.mode == "mm":
         raise ArtifactError(
@@ -45,9 +57,11 @@ def analyze_scrapes(manifest: Manifest, baseline: Path, after: Path, progress: P
         )
     with command_log(manifest.directory.log("analyze"), Redactor()) as log:
         check_artifacts(manifest, progress)
-        service = manifest.effective_config["service"]
-        scrapes = pair(load_scrape(baseline, service), load_scrape(after, service))
-        document = seal_analysis(scrapes_analysis(manifest, scrapes))
+        settings = scrape_settings(manifest, baseline, after, scenario)
+        log.info("%s", settings.line)
+        say(settings.line)
+        scrapes = pair(load_scrape(baseline, settings.service), load_scrape(after, settings.service))
+        document = seal_analysis(scrapes_analysis(manifest, scrapes, settings))
         directory = manifest.directory.new_measurement()
         for source, target in ((baseline, directory.baseline), (after, directory.after)):
             with writing(target):
@@ -66,16 +80,16 @@ def analyze_scrapes(manifest: Manifest, baseline: Path, after: Path, progress: P
     return Analysis(document, path, ExitCode.DONE, None)
 
 
-def scrapes_analysis(manifest: Manifest, scrapes: ScrapePair) -> dict[str, Any]:
+def scrapes_analysis(manifest: Manifest, scrapes: ScrapePair, settings: ScrapeSettings) -> dict[str, Any]:
     """The prepared analysis with what two scrapes can add to it."""
-    validation = manifest_validation(manifest)
     planned = manifest.effective_config["tokenizer"]["block_size"]
     cache = engine_cache(scrapes.before_snapshot, planned)
-    document = prepared_analysis(manifest.document, validation)
+    document = prepared_analysis(manifest.document, settings.validation)
     document["status"] = "analyzed"
     document["runtime"] = {
         "metrics_baseline": metrics_part(scrapes.before),
         "metrics_after": metrics_part(scrapes.after),
+        "read_with": settings.document(),
     }
     actual = counters_part(scrapes, NO_SAMPLES, None)
     document["actual"] = actual | {"client": None, "client_reason": NO_RECORDS}
@@ -88,6 +102,7 @@ def scrapes_analysis(manifest: Manifest, scrapes: ScrapePair) -> dict[str, Any]:
     theory = document["theory"]
     document["agreement"] = agreement(theory["hit_tokens"], theory["input_tokens"], ledgers)
     document["validation"]["ledgers"] = ledger_states(ledgers, theory["hit_tokens"], theory["input_tokens"])
-    document["warnings"] += warnings(document, scrapes, validation)
+    document["warnings"] += warnings(document, scrapes, settings.validation)
+    document["warnings"] += ranks_differ(document["theory"]["dp"], ledgers["counters"])
     conclude(document)
     return document

@@ -210,6 +210,10 @@ WARNING_TEXTS: Mapping[str, WarningText] = {
         "More hits than queries: the two scrapes were not taken at rest.",
         "Measure again, and scrape when the engine is idle.",
     ),
+    "RANKS_DIFFER": WarningText(
+        "The plan gives every request its rank, and the counters of a rank show other tokens than it was given.",
+        "Where two ranks are swapped, correct service.engine_label_map or the addresses; else see what the ledgers say.",
+    ),
     "RANKS_CHANGED": WarningText(
         "The two scrapes show different data-parallel ranks.",
         "Keep the same engine over the whole run; name every rank's page in service.metrics_urls.",

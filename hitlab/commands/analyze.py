@@ -10,7 +10,7 @@ from contract.kinds import is_bench
 from contract.run_directory import MeasurementDirectory
 from hitlab.arguments import ManifestPath
 from hitlab.commands.run import print_ledgers, show_result
-from hitlab.terminal import Terminal, print_json, print_text, print_warning
+from hitlab.terminal import Terminal, print_json, print_note, print_text, print_warning
 
 if TYPE_CHECKING:
     from contract.manifest import Manifest
@@ -33,6 +33,15 @@ def command(
         Path | None,
         typer.Option("--after", metavar="FILE", help="Scrape after the load.", show_default=False),
     ] = None,
+    scenario: Annotated[
+        Path | None,
+        typer.Option(
+            "--scenario",
+            metavar="FILE",
+            help="With --baseline and --after: take dp_size, engine_label_map and thresholds from this scenario.",
+            show_default=False,
+        ),
+    ] = None,
     table: Annotated[
         bool, typer.Option("--table", help="With --measurement: print what `run` prints instead of JSON.")
     ] = False,
@@ -43,6 +52,10 @@ def command(
 
     terminal: Terminal = context.obj
     prepared = read_measured_manifest(manifest)
+    if scenario is not None and (baseline is None or after is None):
+        raise ScenarioError(
+            "--scenario goes with --baseline FILE and --after FILE; a measurement has its own settings"
+        )
     if is_bench(prepared.document):
         return _analyze_bench(prepared, measurement, table=table)
     if table and measurement is not None and baseline is None and after is None:
@@ -53,7 +66,7 @@ def command(
         if measurement is not None and baseline is None and after is None:
             analysis = analyze_measurement(prepared, measurement, progress)
         elif measurement is None and baseline is not None and after is not None:
-            analysis = analyze_scrapes(prepared, baseline, after, progress)
+            analysis = analyze_scrapes(prepared, baseline, after, progress, scenario=scenario, say=print_note)
         else:
             raise ScenarioError(
                 "analyze needs either --measurement STAMP, or both --baseline FILE and --after FILE"

@@ -154,6 +154,9 @@ def test_exported_scrapes_give_the_same_actual(
         "--after", tmp_path / "after.prom",
     )  # fmt: skip
     assert ended.code == 0
+    assert "engine_label_map and thresholds are those of the measurement with the same scrapes: " in ended.err
+    alone = ("analyze", "--manifest", directory.manifest, "--scenario", path)
+    assert hitlab(*alone, "--measurement", measured["runtime"]["measurement"]).code == 2
     offline = json.loads(ended.out)
     assert offline["status"] == "analyzed"
     for name in ("global_queries", "global_hits", "global_hit_rate"):
