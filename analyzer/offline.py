@@ -20,6 +20,7 @@ from analyzer.engine_cache import engine_cache
 from analyzer.html_report.report import write_report
 from analyzer.ledger_states import ledger_states
 from analyzer.ledgers import unknown_ledger
+from analyzer.output_ledger import NAME as OUTPUT_TOKENS
 from analyzer.rank_comparison import ranks_differ
 from analyzer.scrape_settings import ScrapeSettings, scrape_settings
 from analyzer.scrapes import ScrapePair, load_scrape, metrics_part, pair
@@ -101,7 +102,8 @@ def scrapes_analysis(manifest: Manifest, scrapes: ScrapePair, settings: ScrapeSe
     document |= differences(document["theoretical_hit_rate"], actual["global_hit_rate"])
     theory = document["theory"]
     document["agreement"] = agreement(theory["hit_tokens"], theory["input_tokens"], ledgers)
-    document["validation"]["ledgers"] = ledger_states(ledgers, theory["hit_tokens"], theory["input_tokens"])
+    states = ledger_states(ledgers, theory["hit_tokens"], theory["input_tokens"])
+    document["validation"]["ledgers"] = states | {OUTPUT_TOKENS: {"status": "absent", "reason": NO_RECORDS}}
     document["warnings"] += warnings(document, scrapes, settings.validation)
     document["warnings"] += ranks_differ(document["theory"]["dp"], ledgers["counters"])
     conclude(document)

@@ -132,5 +132,6 @@ def test_scrapes_alone_name_what_they_cannot_check(make: Make) -> None:
     ]
     assert {name: state["status"] for name, state in states.items()} == {
         "counters": "equal", "by_source": "equal", "cached_tokens": "absent", "computed": "equal", "prediction": "absent",
+        "output_tokens": "absent",
     }  # fmt: skip
     assert "hold no requests" in states["cached_tokens"]["reason"]
