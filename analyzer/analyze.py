@@ -82,7 +82,7 @@ def analyze_measurement(manifest: Manifest, stamp: str, progress: Progress = sil
         document = seal_analysis(document)
         write_document(directory.analysis, document)
         path = directory.analysis
-        if stamp == latest_complete(manifest):
+        if stamp == latest_complete(manifest, pass_over_damaged=True):
             write_document(manifest.directory.analysis, document)
             path = manifest.directory.analysis
         write_report(manifest, directory)

@@ -147,6 +147,17 @@ def test_an_edited_value_is_refused(make: Make) -> None:
             analyze_measurement(made.manifest, MINE)
 
 
+def test_another_measurement_that_is_damaged_is_not_in_the_way_of_this_one(make: Make) -> None:
+    made = make()
+    whole(made)
+    other = whole(made, OTHER)
+    other.measurement.write_bytes(other.measurement.read_bytes()[:-30])
+    assert analyze_measurement(made.manifest, MINE).path == made.manifest.directory.analysis
+    assert performance_report(made.manifest, MINE)["measurement"] == MINE
+    with pytest.raises(ArtifactError, match=f"{OTHER}/measurement.json"):
+        performance_report(made.manifest)  # the latest would be that one
+
+
 Damage = Callable[[bytes], bytes]
 
 
