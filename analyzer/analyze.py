@@ -228,7 +228,7 @@ def circumstances(scrapes: ScrapePair, *, version: str | None, **known: Any) -> 
         version_text=version,
         preemptions=sum_known([rank.preemptions for rank in ranks]),
         external_hits=external,
-        speculative=scrapes.after.snapshot.speculative if scrapes.after else None,
+        speculative=scrapes.after_snapshot.speculative if scrapes.after_snapshot else None,
         **known,
     )
 
