@@ -10,7 +10,8 @@ from contract.files import read_text
 from contract.measurement import Finding
 from contract.run_directory import MeasurementDirectory
 from contract.scrapes import split_scrapes
-from enginemetrics.difference import EngineDifference, Finding, certain, subtract
+from enginemetrics.difference import EngineDifference, certain, subtract
+from enginemetrics.difference import Finding as Doubt
 from enginemetrics.snapshot import EngineSnapshot, read_snapshot
 
 
@@ -44,12 +45,12 @@ class ScrapePair:
         return None if self.after is None else self.after.snapshot
 
     @property
-    def findings(self) -> tuple[Finding, ...]:
+    def findings(self) -> tuple[Doubt, ...]:
         """What stands against these scrapes."""
         if self.difference is not None:
             return self.difference.findings
         unusable = (scrape.unusable for scrape in (self.before, self.after) if scrape is not None)
-        return tuple(Finding("SCRAPE_UNUSABLE", reason) for reason in unusable if reason is not None)
+        return tuple(Doubt("SCRAPE_UNUSABLE", reason) for reason in unusable if reason is not None)
 
 
 NO_AFTER = {"AFTER_SCRAPE_MISSING", "METRICS_NOT_THIS_ENGINE"}
