@@ -13,7 +13,14 @@ import tempfile
 from pathlib import Path
 from shutil import copytree, ignore_patterns
 
-from environments.cached import CachedEnvironment, NotAvailableError, install_command, key_of, torch_index
+from environments.cached import (
+    CachedEnvironment,
+    NotAvailableError,
+    install_command,
+    key_of,
+    pinned,
+    torch_index,
+)
 
 ROOT = Path(__file__).parents[1]
 PLUGIN = ROOT / "aisbench_plugin"
@@ -36,11 +43,12 @@ def ensure_environment() -> Path:
 
 def install_aisbench(python: Path) -> None:
     install = install_command(python)
-    cpu = TORCH_PIN.read_text(encoding="utf-8").split()[-1]
+    cpu = pinned(TORCH_PIN)
     ENVIRONMENT.say(f"installing {cpu}")
     try:
         ENVIRONMENT.run(
-            [*install, *torch_index(), "--only-binary", ":all:", "-r", str(TORCH_PIN)], f"no {cpu}"
+            [*install, *torch_index(), "--require-hashes", "--only-binary", ":all:", "-r", str(TORCH_PIN)],
+            f"no {cpu}",
         )
     except NotAvailableError as error:
         plain = cpu.partition("+")[0]

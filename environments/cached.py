@@ -130,6 +130,11 @@ def install_command(python: Path) -> list[str]:
     return [str(python), "-m", "pip", "install", "--quiet", "--no-cache-dir", "--no-input", "--no-deps"]
 
 
+def pinned(requirements: Path) -> str:
+    """`name==version` of the one package that a file pins."""
+    return next(word for word in requirements.read_text(encoding="utf-8").split() if "==" in word)
+
+
 def torch_index() -> list[str]:
     """pip's option for the index that carries the CPU build of torch, where yours does not: TORCH_INDEX."""
     index = os.environ.get("TORCH_INDEX")

@@ -1,6 +1,7 @@
 """Which images are built, from what, and by what name they are started: digests reach the build and Compose."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -95,7 +96,20 @@ def test_every_image_of_the_stack_is_a_variable() -> None:
 
 
 def test_every_base_is_an_argument() -> None:
+    """And what an image is built with is pinned with hashes: no build fetches anything else."""
     for path in (REPOSITORY / "images").glob("*/Dockerfile"):
         text = path.read_text()
         bases = set(re.findall(r"^FROM (\S+)", text, re.MULTILINE)) - {"scratch"}
         assert bases <= {"${BASE_IMAGE}", "${HITLAB_IMAGE}"}, path
+        for install in re.findall(r"pip install (?:[^&\n]|\\\n)+", text):
+            assert "--require-hashes" in install or "--no-build-isolation" in install, f"{path}: {install}"
+
+
+@pytest.mark.parametrize(
+    "path", sorted((REPOSITORY / "requirements").glob("*.txt")), ids=lambda path: path.name
+)
+def test_every_pin_has_hashes(path: Path) -> None:
+    lines = path.read_text().replace("\\\n", " ").splitlines()
+    pins = [line for line in lines if line.strip() and not line.lstrip().startswith("#")]
+    assert pins
+    assert all("==" in pin and "--hash=sha256:" in pin for pin in pins)

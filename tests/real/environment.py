@@ -18,6 +18,7 @@ from environments.cached import (
     cache_directory,
     install_command,
     key_of,
+    pinned,
     torch_index,
     use,
 )
@@ -44,10 +45,10 @@ def ensure_environment() -> Path:
 
 def _build(python: Path) -> None:
     install = install_command(python)
-    torch = TORCH_PIN.read_text(encoding="utf-8").split()[-1]
+    torch = pinned(TORCH_PIN)
     ENVIRONMENT.say(f"installing {torch}")
     ENVIRONMENT.run(
-        [*install, *torch_index(), "--only-binary", ":all:", "-r", str(TORCH_PIN)],
+        [*install, *torch_index(), "--require-hashes", "--only-binary", ":all:", "-r", str(TORCH_PIN)],
         f"no CPU build of torch ({torch}) for Python {platform.python_version()} can be found: set TORCH_INDEX to "
         "an index that carries it (PyTorch has one for CPU builds), or PIP_FIND_LINKS to a folder with its wheel",
     )
