@@ -52,6 +52,7 @@ class Selection:
     place: str = "corpus.selection"
 
 
+MOST_NAMED = 5
 LONG_TEXT = 1 << 16
 """Characters from which on a text is taken piece by piece: a list of its words takes twenty times its memory, and a
 tokenizer's result two hundred times."""
@@ -290,11 +291,28 @@ class EncodedCorpus:
                 total += len(pieces[-1])
             place += 1
             if place - start >= len(pool) and not used:
-                raise ScenarioError(
-                    f"corpus.path: no selected record of {self.corpus.path} can be written by "
-                    f"{self._tokenizer.path} without special tokens; choose other records or another tokenizer"
-                )
+                raise self._none_usable(pool)
         return (np.concatenate(pieces) if pieces else self._EMPTY), used
+
+    def _none_usable(self, pool: Sequence[int]) -> ScenarioError:
+        """Which records are left out, and what in them the tokenizer takes for its own tokens."""
+        some = pool[:MOST_NAMED]
+        ids = self._tokenizer.encode_batch([self.corpus.texts[index] for index in some])
+        special = sorted({token for row in ids for token in row if token in self._special})
+        names = self._tokenizer.decode_batch([[token] for token in special[:MOST_NAMED]])
+        marks = ", ".join(map(repr, names))
+        records = ", ".join(map(str, some)) + (
+            f" and {len(pool) - len(some)} more" if len(pool) > len(some) else ""
+        )
+        why = (
+            f"they hold {marks}, which {self._tokenizer.path} reads as special tokens and not as text"
+            if marks
+            else f"{self._tokenizer.path} does not give their text back"
+        )
+        return ScenarioError(
+            f"corpus.path: no selected record of {self.corpus.path} can be used (records {records} are left out): {why}; "
+            "take the markup out, choose other records, or another tokenizer"
+        )
 
     def samples(self, count: int) -> list[int]:
         """The first `count` usable records (fewer when there are not as many)."""

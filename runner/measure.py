@@ -213,7 +213,7 @@ def _run_phases(
         record.update(preflight=[*record.state.preflight, reset.check])
         for finding in reset.findings:
             record.find(finding)
-        count = warmups(command_line(scenario.aisbench.extra_args)) if aisbench is not None else 0
+        count = warmups(command_line(scenario.aisbench.extra_args))  # the native driver's as well
         if count and not stop.is_set():
             send_warmups(client, scenario, manifest, count, api_key=api_key, stop=stop, progress=progress)
         if images is not None:

@@ -28,7 +28,7 @@ from runner.engine_cache import EngineCache, engine_cache
 from runner.page_identity import PageProof, foreign_page, prove_page
 from runner.probe import Probe, ProbeResult, make_probe, send_probe
 from runner.settle import quiet_scrape
-from runner.tokenizer_check import sample_prompts, tokens_differ
+from runner.tokenizer_check import sample_prompts, tokenizer_advice, tokens_differ
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ def _preflight(
     _check_concurrency(plan, concurrency, scenario.service.dp_size, checks)
     _check_capacity(cache, scenario, manifest, tokenizer, plan, concurrency, version, stop, checks)
     samples = sample_prompts(manifest)
-    _check_tokens(client, scenario, tokenizer, samples, checks)
+    _check_tokens(client, tokenizer, samples, checks)
     unit = cache.match_unit or scenario.tokenizer.block_size
     probes = [
         make_probe(rank, tokenizer, samples, unit, max_model_len) for rank in range(scenario.service.dp_size)
@@ -371,18 +371,14 @@ def judge_capacity(
         checks.require("kv_capacity", None, said)
 
 
-def _check_tokens(
-    client: ControlClient, scenario: Scenario, tokenizer: Tokenizer, samples: list[str], checks: CheckList
-) -> None:
+def _check_tokens(client: ControlClient, tokenizer: Tokenizer, samples: list[str], checks: CheckList) -> None:
     asked, difference = tokens_differ(client, tokenizer, samples)
     if not asked:
         checks.not_checked("tokenizer", "the engine has no /tokenize; the probes' token counts are compared")
         return
     checks.require(
         "tokenizer",
-        f"{difference}; set tokenizer.path ({scenario.tokenizer.path}) to the engine's own tokenizer and prepare again"
-        if difference
-        else None,
+        f"{difference}; {tokenizer_advice(client, tokenizer)}" if difference else None,
         f"the same token ids for {len(samples)} prompts",
     )
 

@@ -1,7 +1,11 @@
 """Does the engine make the same tokens of our texts as we do? Asked with the prompts that are going to be sent."""
 
+import json
+import os
+from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from contract.manifest import Manifest
 from contract.rows import read_rows
@@ -24,6 +28,39 @@ def _first_of_groups(full: Path) -> dict[str, str]:
         if len(first) == MOST_SAMPLES:
             break
     return first
+
+
+def tokenizer_advice(client: ControlClient, tokenizer: Tokenizer) -> str:
+    """What to do when tokens differ: another path, unless this one already is what the engine serves."""
+    path = tokenizer.path
+    if not _is_served(client, path):
+        return f"set tokenizer.path ({path}) to the engine's own tokenizer and prepare again"
+    settings, config = (_settings(Path(path) / name) for name in ("tokenizer_config.json", "config.json"))
+    named = settings.get("tokenizer_class") or "no class"
+    written = config.get("transformers_version")
+    by = f" (written by transformers {written})" if written else ""
+    here = f"{tokenizer.class_name} (tokenizers {version('tokenizers')})"
+    return (
+        f"tokenizer.path ({path}) already is what the engine serves, so the same files give two tokenizers: {here} here, "
+        f"and in the engine what its transformers makes of {named}{by}; set tokenizer_class in tokenizer_config.json to "
+        "PreTrainedTokenizerFast for the engine, or serve with the transformers of these files, and prepare again"
+    )
+
+
+def _is_served(client: ControlClient, path: str) -> bool:
+    """Whether the engine says that its model was loaded from this very place."""
+    answer = client.get("/v1/models")
+    entries = answer.body.get("data") if isinstance(answer.body, dict) else None
+    roots = [entry.get("root") for entry in entries or [] if isinstance(entry, dict)]
+    return any(isinstance(root, str) and os.path.realpath(root) == os.path.realpath(path) for root in roots)
+
+
+def _settings(file: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def tokens_differ(client: ControlClient, tokenizer: Tokenizer, samples: list[str]) -> tuple[bool, str | None]:

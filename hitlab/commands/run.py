@@ -157,6 +157,13 @@ def print_ledgers(document: dict[str, Any]) -> None:
     from analyzer.ledger_states import ledger_line
 
     print_note(ledger_line(document["validation"]["ledgers"]))
+    caveats = {
+        item["caveat"]: item["between"]
+        for item in document["ledgers"].get("differences", [])
+        if item["caveat"]
+    }
+    for caveat, between in caveats.items():
+        print_note(f"{' and '.join(between)}: {caveat}")
 
 
 KINDS = {"engine": ("external", "simulator", "vllm"), "driver": ("aisbench", "native")}

@@ -36,7 +36,7 @@ from runner.preflight import (
 )
 from runner.probe import Probe, ProbeResult, ask, send_probe, usage_of
 from runner.settle import quiet_scrape
-from runner.tokenizer_check import tokens_differ
+from runner.tokenizer_check import tokenizer_advice, tokens_differ
 
 PROBE_TEXT = "prefix-cache-capability-probe-0"
 
@@ -80,7 +80,7 @@ def _image_preflight(
     cache = engine_cache(page.scrape.snapshot)
     check_prefix_caching(cache, checks)
     sample = str(next(read_rows(dataset.requests))["question"])
-    _check_tokenizer(client, scenario, tokenizer, sample, checks)
+    _check_tokenizer(client, tokenizer, sample, checks)
 
     opening = _opening(client, urls, checks)
     other = other_text()
@@ -163,18 +163,14 @@ def _image_record(
     )
 
 
-def _check_tokenizer(
-    client: ControlClient, scenario: Scenario, tokenizer: Tokenizer, sample: str, checks: CheckList
-) -> None:
+def _check_tokenizer(client: ControlClient, tokenizer: Tokenizer, sample: str, checks: CheckList) -> None:
     asked, difference = tokens_differ(client, tokenizer, [sample])
     if not asked:
         checks.not_checked("tokenizer", "the engine has no /tokenize")
         return
     checks.require(
         "tokenizer",
-        f"{difference}; set tokenizer.path ({scenario.tokenizer.path}) to the engine's own tokenizer and prepare again"
-        if difference
-        else None,
+        f"{difference}; {tokenizer_advice(client, tokenizer)}" if difference else None,
         "the same token ids for a text of the data",
     )
 

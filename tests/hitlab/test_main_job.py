@@ -12,7 +12,9 @@ import pytest
 
 from contract.rows import read_rows
 from contract.run_directory import MeasurementDirectory, RunDirectory
+from hitlab.commands.run import print_ledgers
 from tests.hitlab.conftest import API_KEY, Ended, Hitlab, WriteScenario, prepared
+from tests.misbehaving_server import COMPLETIONS, MisbehavingServer
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -365,3 +367,26 @@ def test_quickstart_without_torch_and_transformers(tmp_path: Path) -> None:
     ended = command("run", "--scenario", path)
     assert ended.code == 0, ended.err
     assert_equal_to_the_token(directory)
+
+
+def test_warmups_of_aisbench_are_sent_by_the_native_driver_as_well(
+    hitlab: Hitlab, server: MisbehavingServer, write_scenario: WriteScenario
+) -> None:
+    sent = []
+    for count in (0, 3):
+        arguments = {"extra_args": {"--num-warmups": count}}
+        path = write_scenario(server.url, aisbench=arguments, driver={"kind": "native"})
+        prepared(hitlab, path)
+        before = server.seen[COMPLETIONS]
+        assert hitlab("run", "--scenario", path).code == 0
+        sent.append(server.seen[COMPLETIONS] - before)
+    assert sent[1] - sent[0] == 3
+
+
+def test_a_caveat_of_the_engines_version_is_on_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    caveat = "vLLM 0.11 counts each preempted request twice"
+    difference = {"between": ["counters", "answers"], "caveat": caveat}
+    ledgers = {"differences": [difference, difference | {"caveat": None}]}
+    print_ledgers({"validation": {"ledgers": {}}, "ledgers": ledgers})
+    said = capsys.readouterr().err.splitlines()
+    assert [line for line in said if caveat in line] == [f"counters and answers: {caveat}"]

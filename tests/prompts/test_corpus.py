@@ -160,6 +160,26 @@ def test_records_that_would_bring_special_tokens_are_left_out() -> None:
         encoded.stream([1], 0, 3, first=False)
 
 
+def test_a_corpus_in_chatml_is_refused_with_its_records_and_its_marks() -> None:
+    tokenizer = load_tokenizer("builtin:demo")
+    mark = tokenizer.decode([tokenizer.special_token_ids[0]])
+    encoded = EncodedCorpus(corpus_of(*(f"{mark}user {i}{mark}" for i in range(8))), tokenizer)
+    with pytest.raises(ScenarioError) as refused:
+        encoded.stream(range(8), 0, 3, first=True)
+    assert "records 0, 1, 2, 3, 4 and 3 more are left out" in str(refused.value)
+    assert f"they hold {mark!r}, which builtin:demo reads as special tokens and not as text" in str(
+        refused.value
+    )
+
+
+def test_marks_that_the_tokenizer_reads_as_text_are_text() -> None:
+    tokenizer = load_tokenizer("builtin:demo")
+    encoded = EncodedCorpus(corpus_of("<|no_such_mark|>user hello"), tokenizer)
+    ids, used = encoded.stream([0], 0, 3, first=True)
+    assert used == [0]
+    assert tokenizer.decode(ids.tolist()).startswith("<|no_such_mark|>")
+
+
 def test_every_line_of_gsm8k_is_read() -> None:
     file = Path(__file__).resolve().parents[2] / ".." / "shared" / "data" / "gsm8k_test.jsonl"
     if not file.is_file():

@@ -43,7 +43,7 @@ def send_warmups(
 
     def on_record(record: RequestRecord) -> None:
         records.append(record)
-        progress("Warm up for AISBench", len(records), count)
+        progress("Warm up (--num-warmups)", len(records), count)
 
     with ExitStack() as files:
         run_load(
