@@ -154,9 +154,9 @@ base-images:
 .venv-dev/packages: requirements/dev.txt
 .venv/packages .venv-dev/packages: requirements/build.txt
 	@$(find_python); \
-	echo "building $(@D) from $< with $$python"; \
+	echo "building $(@D) from $^ with $$python"; \
 	"$$python" -m venv --clear $(@D); \
-	$(@D)/bin/pip install -qq --require-hashes --no-deps -r $< -r requirements/build.txt; \
+	$(@D)/bin/pip install -qq --require-hashes --no-deps $(addprefix -r ,$^); \
 	rm -f $(@D)/lib/python*/site-packages/urllib3_future.pth
 	@touch $@
 

@@ -6,7 +6,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,7 @@ class Bench:
         path.write_text(json.dumps(document))
         return path
 
-    def start(self, *command: str, umask: int = 0o022, **settings: str | Path) -> subprocess.Popen[str]:
+    def start(self, *command: str, umask: int = 0o022, settings: Mapping[str, Any]) -> subprocess.Popen[str]:
         defaults = {
             "ARTIFACTS_DIR": self.folder / "artifacts",
             "DATA_DIR": self.folder / "data",
@@ -61,13 +61,13 @@ class Bench:
             if os.geteuid() == 0
             else {}
         )
-        return subprocess.Popen(
+        process: subprocess.Popen[str] = subprocess.Popen(
             command or ("docker/bench",),
             cwd=self.folder / "checkout",
             env={
                 **os.environ,
                 "HOME": str(self.folder),
-                **{k: str(v) for k, v in (defaults | settings).items()},
+                **{k: str(v) for k, v in {**defaults, **settings}.items()},
             },
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -75,9 +75,10 @@ class Bench:
             umask=umask,
             **someone,  # type: ignore[call-overload]
         )
+        return process
 
-    def run(self, *command: str, **settings: str | Path) -> subprocess.CompletedProcess[str]:
-        process = self.start(*command, **settings)
+    def run(self, *command: str, **settings: Any) -> subprocess.CompletedProcess[str]:
+        process = self.start(*command, settings=settings)
         out, err = process.communicate(timeout=BENCH_SECONDS)
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
@@ -165,7 +166,7 @@ def test_a_signal_ends_the_container_and_what_was_measured_is_shown(bench: Bench
     """SIGTERM to docker/bench alone, in the middle of the load. Its files are as private as the caller's umask says."""
     before = bench.manifests()
     engine = {"kind": "simulator", "decode_tokens_per_second": 2}
-    process = bench.start(SCENARIO=bench.write_scenario(engine=engine), umask=0o077)
+    process = bench.start(settings={"SCENARIO": bench.write_scenario(engine=engine)}, umask=0o077)
     assert process.stderr is not None
     for line in process.stderr:
         if line.startswith("Run requests"):
