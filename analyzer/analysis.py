@@ -1,5 +1,6 @@
 """An analysis as it is kept, and how it ends."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,3 +33,11 @@ class Analysis:
     path: Path
     exit_code: ExitCode
     message: str | None
+
+
+Show = Callable[[Analysis], None]
+"""Shows a result. It is called before report.html is drawn: whatever happens there, the result is out."""
+
+
+def show_nothing(_: Analysis) -> None:
+    """For those who look at what is returned."""

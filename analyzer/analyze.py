@@ -14,12 +14,13 @@ from analyzer.actual import (
     void_theory,
     why_not_measurable,
 )
-from analyzer.analysis import Analysis, seal_analysis
+from analyzer.analysis import Analysis, Show, seal_analysis, show_nothing
 from analyzer.bench.analyze import analyze_bench
 from analyzer.causes import Circumstances, explain, version_caveat
 from analyzer.engine_cache import engine_cache
 from analyzer.failures import Failures, failures_by_kind, told
 from analyzer.html_report.report import write_report
+from analyzer.html_report.skeleton import Warn
 from analyzer.known_causes import KNOWN
 from analyzer.kv_usage import damaged_samples, kv_polling, kv_samples
 from analyzer.ledger_states import incomplete_ledgers, ledger_states
@@ -42,7 +43,7 @@ from analyzer.request_table import RequestTable, request_table
 from analyzer.scrapes import ScrapePair, metric_names, metrics_part, stored_pair
 from contract.analysis import prepared_analysis
 from contract.artifact_check import check_artifacts
-from contract.command_log import command_log
+from contract.command_log import LOGGER, command_log
 from contract.documents import write_document
 from contract.engine_version import parse_version
 from contract.errors import ExitCode, NothingMeasuredError, gravest
@@ -59,15 +60,22 @@ UNSETTLED = {"COUNTERS_NOT_SETTLED", "FOREIGN_TRAFFIC", "AFTER_SCRAPE_MISSING"}
 """Findings that say why the counters are not settled."""
 
 
-def analyze_measurement(manifest: Manifest, stamp: str, progress: Progress = silent) -> Analysis:
+def analyze_measurement(
+    manifest: Manifest,
+    stamp: str,
+    progress: Progress = silent,
+    *,
+    show: Show = show_nothing,
+    warn: Warn = LOGGER.warning,
+) -> Analysis:
     """Analyse `result/runs/<stamp>/` and write its report.html. The analysis of the latest complete one also becomes that
     of the run directory.
 
     Nothing of an earlier analysis is read, so analysing again gives the same document. Of a bench, whose analysis is a
-    summary, that is written.
+    summary, that is written. `show` gets the result before report.html is made, `warn` is told what that one lacks.
     """
     if is_bench(manifest.document):
-        return analyze_bench(manifest, stamp)
+        return analyze_bench(manifest, stamp, show=show, warn=warn)
     with command_log(manifest.directory.log("analyze"), Redactor()) as log:
         directory, measurement = find_measurement(manifest, stamp)
         check_artifacts(manifest, progress)
@@ -85,9 +93,11 @@ def analyze_measurement(manifest: Manifest, stamp: str, progress: Progress = sil
         if stamp == latest_complete(manifest, pass_over_damaged=True):
             write_document(manifest.directory.analysis, document)
             path = manifest.directory.analysis
-        write_report(manifest, directory)
         log.info("analysed %s: %s", stamp, document["agreement"])
-    return Analysis(document, path, *ending(document, measurement))
+        analysis = Analysis(document, path, *ending(document, measurement))
+        show(analysis)
+        write_report(manifest, directory, warn=warn)
+    return analysis
 
 
 def measured_analysis(

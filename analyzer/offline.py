@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from analyzer.analysis import Analysis, seal_analysis
+from analyzer.analysis import Analysis, Show, seal_analysis, show_nothing
 from analyzer.analyze import (
     agreement,
     circumstances,
@@ -18,6 +18,7 @@ from analyzer.analyze import (
 )
 from analyzer.engine_cache import engine_cache
 from analyzer.html_report.report import write_report
+from analyzer.html_report.skeleton import Warn
 from analyzer.ledger_states import ledger_states
 from analyzer.ledgers import unknown_ledger
 from analyzer.output_ledger import NAME as OUTPUT_TOKENS
@@ -26,7 +27,7 @@ from analyzer.scrape_settings import ScrapeSettings, scrape_settings
 from analyzer.scrapes import ScrapePair, load_scrape, metrics_part, pair
 from contract.analysis import prepared_analysis
 from contract.artifact_check import check_artifacts
-from contract.command_log import command_log
+from contract.command_log import LOGGER, command_log
 from contract.documents import read_document, write_document, writing
 from contract.errors import ArtifactError, ExitCode
 from contract.manifest import Manifest
@@ -45,11 +46,13 @@ def analyze_scrapes(
     *,
     scenario: Path | None = None,
     say: Callable[[str], None] = lambda _line: None,
+    show: Show = show_nothing,
+    warn: Warn = LOGGER.warning,
 ) -> Analysis:
     """Analyse a pair of scrapes as a new entry under `runs/`, with its report.html.
 
     It never takes the place of a complete measurement. `scenario`: whose ranks, labels and thresholds to use, see
-    `scrape_settings`; `say` is told which they are.
+    `scrape_settings`; `say` is told which they are. `show` and `warn` as of `analyze_measurement`.
     """
     if manifest.mode == "mm":
         raise ArtifactError(
@@ -73,12 +76,14 @@ def analyze_scrapes(
         if not current.is_file() or read_document(current, "analysis").get("status") != "complete":
             write_document(current, document)
             path = current
-        write_report(manifest, directory)
         log.info("analysed %s and %s: %s", baseline, after, document["agreement"])
-    reason = document["actual"]["reason"]
-    if document["actual"]["global_hit_rate"] is None:
-        return Analysis(document, path, ExitCode.INCONCLUSIVE, f"no hit rate: {reason}")
-    return Analysis(document, path, ExitCode.DONE, None)
+        actual = document["actual"]
+        analysis = Analysis(document, path, ExitCode.DONE, None)
+        if actual["global_hit_rate"] is None:
+            analysis = Analysis(document, path, ExitCode.INCONCLUSIVE, f"no hit rate: {actual['reason']}")
+        show(analysis)
+        write_report(manifest, directory, warn=warn)
+    return analysis
 
 
 def scrapes_analysis(manifest: Manifest, scrapes: ScrapePair, settings: ScrapeSettings) -> dict[str, Any]:

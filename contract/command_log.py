@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from contract.documents import unwritable, writing
+from contract.errors import ArtifactError
 from contract.foreign_text import visible
 from contract.redaction import Redactor
 
@@ -39,10 +40,25 @@ class _LogFile(logging.Handler):
         super().close()
 
 
+def _log_file(path: Path, redact: Redactor, *, needed: bool) -> logging.Handler:
+    try:
+        return _LogFile(path, redact)
+    except ArtifactError as error:
+        if needed:
+            raise
+        why = error.__cause__.strerror if isinstance(error.__cause__, OSError) else error
+        print(f"WARNING: {visible(str(path))}: cannot be written ({why}); nothing is logged", file=sys.stderr)
+        return logging.NullHandler()
+
+
 @contextmanager
-def command_log(path: Path, redact: Redactor) -> Iterator[logging.Logger]:
-    """Everything that HitLab logs inside the block goes to `path`; an exception that passes, too."""
-    handler = _LogFile(path, redact)
+def command_log(path: Path, redact: Redactor, *, needed: bool = True) -> Iterator[logging.Logger]:
+    """Everything that HitLab logs inside the block goes to `path`; an exception that passes, too.
+
+    Raises ArtifactError when it cannot be written; where it is not `needed`, because the command writes nothing else,
+    that is a warning.
+    """
+    handler = _log_file(path, redact, needed=needed)
     LOGGER.setLevel(logging.INFO)
     LOGGER.propagate = False
     LOGGER.addHandler(handler)

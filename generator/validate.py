@@ -15,7 +15,7 @@ from generator.multimodal.image_check import check_image
 def validate(manifest_path: Path, progress: Progress = silent) -> dict[str, Any]:
     """Check seal, hashes, rows and their agreement. Raises ArtifactError that names the first difference."""
     manifest = read_prepared_manifest(manifest_path)
-    with command_log(manifest.directory.log("validate"), Redactor()) as log:
+    with command_log(manifest.directory.log("validate"), Redactor(), needed=False) as log:
         check_artifacts(manifest, progress)
         if manifest.mode == "mm":
             check_image(image_dataset(manifest))

@@ -26,6 +26,7 @@ from hitlab.commands import (
 )
 from hitlab.secret_environment import load_secrets
 from hitlab.signals import end_on_signals, hear_no_more, interruptible
+from hitlab.streams import lost, outlast_readers
 from hitlab.terminal import Terminal, print_error, print_thread_exception, print_traceback
 
 app = typer.Typer(
@@ -75,44 +76,60 @@ app.add_typer(bench.app)
 
 def main(arguments: list[str] | None = None) -> None:
     """Run a command and exit with its code (design, section 7)."""
+    outlast_readers()
     end_on_signals()
     threading.excepthook = print_thread_exception
     logging.getLogger("hitlab").addHandler(logging.NullHandler())
-    arguments = sys.argv[1:] if arguments is None else arguments
+    sys.exit(_whole(_ended(sys.argv[1:] if arguments is None else arguments)))
+
+
+def _whole(code: int) -> int:
+    """The exit code, which also says whether the result has arrived."""
+    found = lost()
+    if found is None:
+        return code
+    name, error = found
+    print_error(str(unwritable(name, error)))
+    return ExitCode.ARTIFACTS if code in (ExitCode.DONE, ExitCode.GATE, ExitCode.INCONCLUSIVE) else code
+
+
+def _ended(arguments: list[str]) -> int:
+    """Run the command that `arguments` name; what ends it is told in one line."""
     debug = "--debug" in arguments
     try:
         take_umask()
         load_secrets()
-        code = app(arguments, standalone_mode=False, prog_name="hitlab")
+        return app(arguments, standalone_mode=False, prog_name="hitlab") or 0
     except HitLabError as error:
         if error.exit_code == ExitCode.INTERRUPTED:
             hear_no_more()
         print_error(str(error))
-        if debug:
-            print_traceback()
-        sys.exit(error.exit_code)
+        code = int(error.exit_code)
     except typer.Exit as ending:
-        sys.exit(ending.exit_code)
+        return ending.exit_code
     except (KeyboardInterrupt, typer.Abort):
         hear_no_more()
         print_error("interrupted")
-        sys.exit(ExitCode.INTERRUPTED)
+        return ExitCode.INTERRUPTED
     except Exception as error:  # noqa: BLE001 - the last handler
-        if isinstance(error, OSError) and not isinstance(error, ConnectionError | TimeoutError):
-            # Of files. Whoever writes artifacts names them (contract.documents); this is for stdout and the rest.
-            print_error(str(unwritable(error.filename or "output", error)))
-            if debug:
-                print_traceback()
-            sys.exit(ExitCode.ARTIFACTS)
-        usage_code = getattr(error, "exit_code", None)
-        if usage_code is not None and hasattr(error, "format_message"):
-            context = getattr(error, "ctx", None)
-            if context is not None:
-                typer.echo(context.get_usage(), err=True)
-            print_error(error.format_message())
-            sys.exit(usage_code)
-        print_error(f"a fault in HitLab: {type(error).__name__}: {error} (--debug shows where)")
-        if debug:
-            print_traceback()
-        sys.exit(ExitCode.FAULT)
-    sys.exit(code or 0)
+        code = _told(error)
+    if debug:
+        print_traceback()
+    return code
+
+
+def _told(error: Exception) -> int:
+    """What is no error of ours: wrong usage, files, or a fault. Returns the exit code."""
+    if isinstance(error, OSError) and not isinstance(error, ConnectionError | TimeoutError):
+        # Of files. Whoever writes artifacts names them (contract.documents); this is for the rest.
+        print_error(str(unwritable(error.filename or "a file", error)))
+        return ExitCode.ARTIFACTS
+    usage_code = getattr(error, "exit_code", None)
+    if usage_code is not None and hasattr(error, "format_message"):
+        context = getattr(error, "ctx", None)
+        if context is not None:
+            typer.echo(context.get_usage(), err=True)
+        print_error(error.format_message())
+        return int(usage_code)
+    print_error(f"a fault in HitLab: {type(error).__name__}: {error} (--debug shows where)")
+    return ExitCode.FAULT

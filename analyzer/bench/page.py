@@ -12,10 +12,11 @@ from analyzer.html_report import charts, page, series
 from analyzer.html_report.drawing import Chart
 from analyzer.html_report.histogram import histogram
 from analyzer.html_report.page import Cell, ShownWarning, Table, Verdict, known
-from analyzer.html_report.skeleton import FOLDER, drawn, environment, policy
+from analyzer.html_report.skeleton import FOLDER, Warn, drawn, environment, policy, tell_of_missing
 from analyzer.html_report.text import grouped, milliseconds, seconds
 from analyzer.kv_usage import kv_samples
 from analyzer.performance import summarize
+from contract.command_log import LOGGER
 from contract.documents import whole_file
 from contract.foreign_text import visible
 from contract.run_directory import MeasurementDirectory
@@ -27,37 +28,36 @@ LATENCIES = {"TTFT": "ttft_ms", "TPOT": "tpot_ms", "ITL": "itl_ms", "E2EL": "req
 Summary = Mapping[str, Any]
 
 
-def write_page(summary: Summary, directory: MeasurementDirectory) -> None:
-    """Write `report.html`. Equal input gives equal bytes."""
+def write_page(summary: Summary, directory: MeasurementDirectory, *, warn: Warn = LOGGER.warning) -> None:
+    """Write `report.html`. Equal input gives equal bytes. `warn` is told when the charts cannot be drawn."""
+    html = render_bench(summary, directory, warn=warn)
     with whole_file(directory.report) as file:
-        file.write(render_bench(summary, directory).encode())
+        file.write(html.encode())
 
 
-def render_bench(summary: Summary, directory: MeasurementDirectory) -> str:
+def render_bench(summary: Summary, directory: MeasurementDirectory, *, warn: Warn = LOGGER.warning) -> str:
     style = (FOLDER / "report.css").read_text(encoding="utf-8")
     engine = summary["engine"] or {}
     version = f" {engine['version']}" if engine.get("version") else ""
-    return visible(
-        environment()
-        .get_template("bench.html.j2")
-        .render(
-            style=Markup(style),  # noqa: S704 - our own file
-            policy=policy(style),
-            run_id=summary["run_id"],
-            subtitle=f"{summary['config']['workload']} · {summary['status']} · engine{version} · "
-            f"model {summary['config']['model']}",
-            verdict=_verdict(summary),
-            result_tables=[_result_table(summary), _cache_table(summary)],
-            warnings=[_shown(warning) for warning in summary["warnings"]],
-            latency_table=_latency_table(summary),
-            latency_charts=drawn(_latency_charts(directory)),
-            first_token_chart=drawn([_first_tokens(directory)]),
-            engine_charts=drawn([_engine(directory)]),
-            phase_table=_phase_table(summary),
-            quality_tables=_quality_tables(summary),
-            facts=_facts(summary),
-        )
-    )
+    context: dict[str, Any] = {
+        "style": Markup(style),  # noqa: S704 - our own file
+        "policy": policy(style),
+        "run_id": summary["run_id"],
+        "subtitle": f"{summary['config']['workload']} · {summary['status']} · engine{version} · "
+        f"model {summary['config']['model']}",
+        "verdict": _verdict(summary),
+        "result_tables": [_result_table(summary), _cache_table(summary)],
+        "warnings": [_shown(warning) for warning in summary["warnings"]],
+        "latency_table": _latency_table(summary),
+        "latency_charts": drawn(_latency_charts(directory)),
+        "first_token_chart": drawn([_first_tokens(directory)]),
+        "engine_charts": drawn([_engine(directory)]),
+        "phase_table": _phase_table(summary),
+        "quality_tables": _quality_tables(summary),
+        "facts": _facts(summary),
+    }
+    tell_of_missing(context, directory.report, warn)
+    return visible(environment().get_template("bench.html.j2").render(context))
 
 
 def _verdict(summary: Summary) -> Verdict:

@@ -1,11 +1,13 @@
 """From a Vega-Lite chart to SVG inside a page: no script, no link, colours from the page's style sheet."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 from xml.etree import ElementTree
 
-import vl_convert
 from markupsafe import Markup
+
+from contract.renderer import RENDERER
 
 SVG = "http://www.w3.org/2000/svg"
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
@@ -59,12 +61,16 @@ class Chart:
     narrow: dict[str, Any] | None = None
 
 
-def draw(spec: dict[str, Any], *, label: str) -> Markup:
-    """The chart as an SVG element, described by `label`. A mark that has a description shows it when pointed at.
+def draw(specs: Sequence[dict[str, Any]], labels: Sequence[str]) -> list[Markup]:
+    """Each chart as an SVG element, described by its label. A mark that has a description shows it when pointed at.
 
-    The data must be in the spec: nothing is fetched.
+    The data must be in the specs: nothing is fetched. Raises NotDrawnError.
     """
-    text = vl_convert.vegalite_to_svg({"config": CONFIG, **spec}, allowed_base_urls=[])
+    texts = RENDERER.draw([{"config": CONFIG, **spec} for spec in specs]) if specs else []
+    return [_element(text, label) for text, label in zip(texts, labels, strict=True)]
+
+
+def _element(text: str, label: str) -> Markup:
     ElementTree.register_namespace("", SVG)
     root = ElementTree.fromstring(text)  # noqa: S314 - our own drawing, not text from outside
     for element in list(root.iter()):

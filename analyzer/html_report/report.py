@@ -9,7 +9,7 @@ from analyzer.analysis import read_analysis
 from analyzer.html_report import charts, page, series
 from analyzer.html_report.drawing import Chart
 from analyzer.html_report.histogram import histogram
-from analyzer.html_report.skeleton import FOLDER, drawn, environment, policy
+from analyzer.html_report.skeleton import FOLDER, Warn, drawn, environment, policy, tell_of_missing
 from analyzer.kv_usage import kv_samples
 from analyzer.ledger_states import ledger_line
 from analyzer.measurements import read_measurement
@@ -17,6 +17,7 @@ from analyzer.multimodal import page as image_page
 from analyzer.multimodal.requests import requests_of
 from analyzer.performance import Performance, measure_performance
 from analyzer.request_table import RequestTable
+from contract.command_log import LOGGER
 from contract.documents import whole_file
 from contract.errors import ArtifactError
 from contract.foreign_text import visible
@@ -26,19 +27,30 @@ from contract.run_directory import MeasurementDirectory
 
 
 def write_report(
-    manifest: Manifest, directory: MeasurementDirectory, requests: RequestTable | None = None
+    manifest: Manifest,
+    directory: MeasurementDirectory,
+    requests: RequestTable | None = None,
+    *,
+    warn: Warn = LOGGER.warning,
 ) -> Path:
     """Write `report.html` of a measurement that has been analysed, from what lies in its directory alone.
 
-    `requests` saves reading them again. Equal input gives equal bytes. Raises ArtifactError.
+    `requests` saves reading them again. `warn` is told when the charts cannot be drawn. Equal input gives equal bytes.
+    Raises ArtifactError.
     """
-    html = render(manifest, directory, requests)
+    html = render(manifest, directory, requests, warn=warn)
     with whole_file(directory.report) as file:
         file.write(html.encode())
     return directory.report
 
 
-def render(manifest: Manifest, directory: MeasurementDirectory, requests: RequestTable | None = None) -> str:
+def render(
+    manifest: Manifest,
+    directory: MeasurementDirectory,
+    requests: RequestTable | None = None,
+    *,
+    warn: Warn = LOGGER.warning,
+) -> str:
     """The page. Raises ArtifactError when the analysis is missing or unreadable."""
     analysis = read_analysis(directory.analysis)
     measurement = read_measurement(directory) if directory.measurement.is_file() else None
@@ -88,6 +100,7 @@ def render(manifest: Manifest, directory: MeasurementDirectory, requests: Reques
         "facts": (image_page if images else page).facts(analysis, manifest, measurement, directory.stamp),
         "steps": page.steps(manifest, measurement, directory),
     }
+    tell_of_missing(context, directory.report, warn)
     return visible(environment().get_template("report.html.j2").render(context))
 
 

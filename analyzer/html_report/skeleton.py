@@ -2,7 +2,7 @@
 
 import base64
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +10,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from analyzer.html_report import text
 from analyzer.html_report.drawing import Chart, draw
+from contract.renderer import NotDrawnError
 
 FOLDER = Path(__file__).parent
+Warn = Callable[[str], None]
 
 
 def environment() -> Environment:
@@ -33,12 +35,39 @@ def policy(style: str) -> str:
 
 
 def drawn(found: Sequence[Chart | None]) -> list[dict[str, Any]]:
+    """Each chart with its pictures, or without them and with the `reason`."""
+    shown = [chart for chart in found if chart is not None]
+    labelled = [
+        (spec, f"{chart.title}. {chart.description}")
+        for chart in shown
+        for spec in (chart.wide, chart.narrow)
+        if spec is not None
+    ]
+    try:
+        pictures = iter(draw([spec for spec, _ in labelled], [label for _, label in labelled]))
+    except NotDrawnError as error:
+        return [{"chart": chart, "wide": None, "narrow": None, "reason": str(error)} for chart in shown]
     return [
         {
             "chart": chart,
-            "wide": draw(chart.wide, label=f"{chart.title}. {chart.description}"),
-            "narrow": chart.narrow and draw(chart.narrow, label=f"{chart.title}. {chart.description}"),
+            "wide": next(pictures),
+            "narrow": None if chart.narrow is None else next(pictures),
+            "reason": None,
         }
-        for chart in found
-        if chart is not None
+        for chart in shown
     ]
+
+
+def not_drawn(context: Mapping[str, Any]) -> str | None:
+    """Why charts of a page have no pictures; None when all have theirs."""
+    charts = (
+        chart for name, found in context.items() if name.endswith(("_chart", "_charts")) for chart in found
+    )
+    return next((chart["reason"] for chart in charts if chart["reason"] is not None), None)
+
+
+def tell_of_missing(context: Mapping[str, Any], path: Path, warn: Warn) -> None:
+    """A page without pictures is still a page; whoever waits for it learns why it has none."""
+    reason = not_drawn(context)
+    if reason is not None:
+        warn(f"{path}: has no charts: {reason}")

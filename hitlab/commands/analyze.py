@@ -13,6 +13,7 @@ from hitlab.commands.run import print_ledgers, show_result
 from hitlab.terminal import Terminal, print_json, print_note, print_text, print_warning
 
 if TYPE_CHECKING:
+    from analyzer.analysis import Analysis
     from contract.manifest import Manifest
 
 
@@ -64,18 +65,32 @@ def command(
         raise ScenarioError("analyze --table needs --measurement STAMP and nothing else")
     with terminal.progress() as progress:
         if measurement is not None and baseline is None and after is None:
-            analysis = analyze_measurement(prepared, measurement, progress)
+            analysis = analyze_measurement(
+                prepared, measurement, progress, show=show_document, warn=print_warning
+            )
         elif measurement is None and baseline is not None and after is not None:
-            analysis = analyze_scrapes(prepared, baseline, after, progress, scenario=scenario, say=print_note)
+            analysis = analyze_scrapes(
+                prepared,
+                baseline,
+                after,
+                progress,
+                scenario=scenario,
+                say=print_note,
+                show=show_document,
+                warn=print_warning,
+            )
         else:
             raise ScenarioError(
                 "analyze needs either --measurement STAMP, or both --baseline FILE and --after FILE"
             )
-    print_json(analysis.document)
     print_ledgers(analysis.document)
     if analysis.message:
         print_warning(analysis.message)
     return int(analysis.exit_code)
+
+
+def show_document(analysis: "Analysis") -> None:
+    print_json(analysis.document)
 
 
 def _analyze_bench(manifest: "Manifest", measurement: str | None, *, table: bool) -> int:
@@ -84,11 +99,13 @@ def _analyze_bench(manifest: "Manifest", measurement: str | None, *, table: bool
 
     if measurement is None:
         raise ScenarioError("analyze of a bench needs --measurement STAMP, a directory under result/runs")
-    analysis = analyze_measurement(manifest, measurement)
-    if table:
+
+    def show_summary(analysis: "Analysis") -> None:
         print_text(summary_text(analysis.document))
-    else:
-        print_json(analysis.document)
+
+    analysis = analyze_measurement(
+        manifest, measurement, show=show_summary if table else show_document, warn=print_warning
+    )
     if analysis.message:
         print_warning(analysis.message)
     return int(analysis.exit_code)

@@ -19,6 +19,7 @@ from hitlab.signals import stop_on_signals
 from hitlab.terminal import Terminal, print_error, print_note, print_tables, print_text, print_warning
 
 if TYPE_CHECKING:
+    from analyzer.analysis import Analysis
     from contract.scenario import Scenario
     from runner.engines.engine import Engine
 
@@ -80,6 +81,7 @@ def command(
 ) -> int:
     from contract.scenario.load import read_document
     from runner.measure import measure
+    from runner.open_files import require_open_files
     from runner.prepared import choose_data
 
     terminal: Terminal = context.obj
@@ -93,6 +95,7 @@ def command(
         choice.scenario, engine=engine, driver=driver, config=config, work_dir=work_dir
     )
     require_endpoint(loaded, mode)
+    require_open_files(min(loaded.concurrency, loaded.requests.count), "driver.concurrency")
     if choice.passed_over is not None:
         terminal.say(
             f"Both kinds of data are prepared; using the newest, {mode}: {prepared.manifest.directory.manifest} "
@@ -138,10 +141,14 @@ def show_result(manifest: Path, measured: MeasurementDirectory, said: Set[str] =
     from analyzer.table import result_table, result_title
     from contract.manifest import read_prepared_manifest
 
-    analysis = analyze_measurement(read_prepared_manifest(manifest), measured.stamp)
-    print_text(result_title(analysis.document["run_id"]))
-    print_tables(result_table(analysis.document))
-    print_text(f"Detailed analysis is available at: {analysis.path}")
+    def show(analysis: "Analysis") -> None:
+        print_text(result_title(analysis.document["run_id"]))
+        print_tables(result_table(analysis.document))
+        print_text(f"Detailed analysis is available at: {analysis.path}")
+
+    analysis = analyze_measurement(
+        read_prepared_manifest(manifest), measured.stamp, show=show, warn=print_warning
+    )
     print_ledgers(analysis.document)
     for warning in analysis.document["warnings"]:
         text = f"{warning['code']}: {warning_message(warning)}"

@@ -4,14 +4,14 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import vl_convert
+from contract.renderer import RENDERER
 
 MAX_POINTS = 2000
 WIDTH = 640
 
 
 def draw(values: Sequence[dict[str, Any]], *, title: str, height: int = 220, **spec: Any) -> str:
-    """One chart of `values`. Strings in them are text of the chart, never markup."""
+    """One chart of `values`. Strings in them are text of the chart, never markup. Raises NotDrawnError."""
     chart = {
         "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
         "title": title,
@@ -21,7 +21,8 @@ def draw(values: Sequence[dict[str, Any]], *, title: str, height: int = 220, **s
         "config": {"background": "transparent", "font": "sans-serif"},
         **spec,
     }
-    return str(vl_convert.vegalite_to_svg(chart))
+    (picture,) = RENDERER.draw([chart])
+    return picture
 
 
 def cumulative(series: Mapping[str, Sequence[float]], *, title: str, unit: str) -> str:

@@ -15,6 +15,7 @@ from hitlab.signals import stop_on_signals
 from hitlab.terminal import Terminal, print_error, print_text, print_warning
 
 if TYPE_CHECKING:
+    from analyzer.analysis import Analysis
     from contract.measurement import Finding
     from hitlab.commands.bench.interactive import Explorer
     from runner.bench.run import BenchRun
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from runner.bench.tally import Tally
 
 PROGRAM = "hitlab bench engine"
+BENCH_CONNECTIONS = 64
+"""As many as any workload asks for by default; how many an open loop has at a time is not known before."""
 QUALITY_FILE = "rag_qa_quality.json"
 
 
@@ -31,6 +34,7 @@ def command(context: typer.Context) -> int:
     from runner.bench.run import StoppedBench, run_bench
     from runner.bench.settings import missing, parse_arguments, read_config, resolve, write_config
     from runner.bench.tally import Tally
+    from runner.open_files import require_open_files
 
     terminal: Terminal = context.obj
     line = parse_arguments(context.args, PROGRAM)
@@ -52,6 +56,7 @@ def command(context: typer.Context) -> int:
     redact = Redactor(api_key)
     if export is not None:
         return _export(settings, export, api_key, may_be_away=asked)
+    require_open_files(BENCH_CONNECTIONS, "bench engine")
     tally = Tally()
     prepared = None
     try:
@@ -141,9 +146,12 @@ def show_summary(settings: "Settings", run: "BenchRun", said: "Sequence[Finding]
 
     general = settings.general
     manifest = read_measured_manifest(run.manifest.directory.manifest)
-    analysis = analyze_bench(manifest, run.measurement.stamp)
+
+    def show(analysis: "Analysis") -> None:
+        print_text(summary_text(analysis.document))
+
+    analysis = analyze_bench(manifest, run.measurement.stamp, show=show, warn=print_warning)
     summary = analysis.document
-    print_text(summary_text(summary))
     written = [run.measurement.report]
     if not general.no_csv:
         written.append(general.output_dir / "bench_results.csv")

@@ -13,7 +13,7 @@ import typer
 
 from contract.documents import read_document, whole_file
 from contract.errors import ScenarioError
-from hitlab.terminal import json_text, shown
+from hitlab.terminal import json_text, print_warning, shown
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -173,7 +173,18 @@ def show_and_write(
     if report is not None:
         from tiers.report.page import write_page
 
-        write_page(report, document, charts())
+        write_page(report, document, _drawn(charts, report))
+
+
+def _drawn(charts: Callable[[], list[str]], report: Path) -> list[str]:
+    """The charts of a report; none, with a warning, where they cannot be drawn."""
+    from contract.renderer import NotDrawnError
+
+    try:
+        return charts()
+    except NotDrawnError as error:
+        print_warning(f"{report}: has no charts: {error}")
+        return []
 
 
 def show_trials(trials: "tuple[Trial, ...]", *, form: str, output: Path | None) -> int:
