@@ -42,7 +42,7 @@ class Bench:
             "requests": {"count": 60, "input_length": {"mode": "fixed", "value": 512}},
             "prefix_cache": {"mode": "cold", "target_hit_rate": 0.5, "groups": {"count": 2}},
             "service": {"model": "demo", "dp_size": 2},
-            "aisbench": {"model": {"batch_size": 8}},
+            "aisbench": {"model": {"batch_size": 4}},
             **sections,
         }
         path = self.folder / "scenarios" / "plugin scenario.json"
