@@ -7,6 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from contract.files import read_text
 from contract.manifest import Manifest
 from contract.rows import read_rows
 from prompts.tokenizer import Tokenizer
@@ -57,7 +58,7 @@ def _is_served(client: ControlClient, path: str) -> bool:
 
 def _settings(file: Path) -> dict[str, Any]:
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(read_text(file))
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}

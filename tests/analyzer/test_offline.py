@@ -20,7 +20,7 @@ STARTED = "process_start_time_seconds 100.0\n"
 
 @pytest.fixture(autouse=True)
 def no_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("analyzer.offline.write_report", lambda *_: None)
+    monkeypatch.setattr("analyzer.offline.write_report", lambda *_, **__: None)
 
 
 def pages(made: Made) -> tuple[str, str]:

@@ -32,7 +32,7 @@ NEEDED = ("measurement", "requests", "baseline", "after")
 @pytest.fixture(autouse=True)
 def no_page(monkeypatch: pytest.MonkeyPatch) -> None:
     """Charts are drawn elsewhere; they take most of the time."""
-    monkeypatch.setattr("analyzer.analyze.write_report", lambda *_: None)
+    monkeypatch.setattr("analyzer.analyze.write_report", lambda *_, **__: None)
 
 
 def samples(directory: MeasurementDirectory, ranks: int) -> None:

@@ -21,8 +21,8 @@ SWAPPED = {"0": 1, "1": 0}
 
 @pytest.fixture(autouse=True)
 def no_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("analyzer.analyze.write_report", lambda *_: None)
-    monkeypatch.setattr("analyzer.offline.write_report", lambda *_: None)
+    monkeypatch.setattr("analyzer.analyze.write_report", lambda *_, **__: None)
+    monkeypatch.setattr("analyzer.offline.write_report", lambda *_, **__: None)
 
 
 def codes(document: dict[str, Any]) -> list[str]:

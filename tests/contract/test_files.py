@@ -100,6 +100,7 @@ OF_OUR_OWN = {
     "analyzer/bench/page.py": "a style sheet that ships with it",
     "analyzer/html_report/report.py": "a style sheet that ships with it",
     "contract/files.py": "the reader itself",
+    "hitlab/streams.py": "the standard streams",
     "prompts/words.py": "the built-in corpus",
     "runner/drivers/aisbench/attempts.py": "what the process it started writes",
     "runner/drivers/aisbench/load.py": "what the process it started writes",

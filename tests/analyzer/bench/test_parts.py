@@ -18,7 +18,7 @@ from tests.runner.bench.records import record
 
 
 def test_no_damaged_byte_changes_a_figure_in_silence(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("analyzer.bench.analyze.write_page", lambda *_: None)
+    monkeypatch.setattr("analyzer.bench.analyze.write_page", lambda *_, **__: None)
     answers = [
         {"request_id": record(at).request_id, "sample_id": f"s{at}", "answers": ["a"], "answer": "a"}
         for at in (0, 1)
