@@ -8,7 +8,6 @@ from pydantic import ValidationError
 from contract.documents import canonical_sha256, read_document, sealed, write_document
 from contract.errors import ArtifactError
 from contract.measurement import Measurement
-from contract.scenario.model import Service, Validation
 
 SEAL = "measurement_sha256"
 UNSEALED_VERSION = "1.0"
@@ -54,6 +53,8 @@ def _what_changed(content: dict[str, Any], kind: type[Measurement]) -> str:
     except ValidationError as error:
         return _first(error)
     if kind is Measurement:
+        from contract.scenario.model import Service, Validation  # a bench has no scenario
+
         effective = {"api_key": "api_key_configured"}
         for section, model in (("service", Service), ("validation", Validation)):
             fields = {effective.get(name, name): None for name in model.model_fields}

@@ -2,15 +2,17 @@
 
 import sys
 import time
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from contract.errors import ExitCode, HitLabError, ServiceError
-from contract.scenario import Scenario, load_scenario
 from hitlab.arguments import ScenarioPath
 from hitlab.commands import run
 from hitlab.terminal import print_error
+
+if TYPE_CHECKING:
+    from contract.scenario import Scenario
 
 PASSING = (ExitCode.REQUESTS_FAILED, ExitCode.SERVICE, ExitCode.DRIVER, ExitCode.INCONCLUSIVE)
 """What may be over at the next run; anything else would be the same again."""
@@ -32,6 +34,8 @@ def command(
 
     Ends with 0 when any run got through, else with the code of the last. The analysis is left to `hitlab watch`.
     """
+    from contract.scenario import load_scenario
+
     end = time.monotonic() + 60 * minutes
     loaded = load_scenario(scenario)
     done = failed = 0
@@ -56,7 +60,7 @@ def command(
     return 0 if done else code
 
 
-def _wait_for_engine(scenario: Scenario, end: float) -> None:
+def _wait_for_engine(scenario: "Scenario", end: float) -> None:
     """Return once the metrics page is there. Raises ServiceError: it was not before `end` (monotonic seconds)."""
     if scenario.engine.kind != "external":
         return

@@ -51,6 +51,7 @@ def test_cold_50_percent(vllm_engine: RunningEngine, qwen_directory: Path, tmp_p
             "groups": {"count": 2, "assignment": {"mode": "zipf"}},
             "order": {"strategy": "input_len_asc"},
         },
+        driver={"kind": "native", "concurrency": 4},  # 2 ranks x 2 groups are 4 lanes
     )
     directory = prepare(path)
     analysis = run(path, directory)
