@@ -104,9 +104,10 @@ class ImageRecord(_Part):
 class LoadRecord(_Part):
     """How the formal load went, beside the request records.
 
-    `mean_while_waiting`: requests in flight, on average over the time in which others were left to start; null when all
-    started at once. `lane_wait_seconds`: slot-seconds that stayed empty while requests waited for their lanes; null when
-    a request rate left slots empty as well.
+    `mean_while_waiting`: requests in flight, on average over the time in which others were left to start, from when all
+    slots were taken for the first time (else from the start); null when no other was left then.
+    `lane_wait_seconds`: slot-seconds that stayed empty while requests waited for their lanes; null when a rate left
+    slots empty as well.
     """
 
     driver: str

@@ -195,7 +195,7 @@ def test_an_engine_that_dies_under_load_ends_the_run_soon_and_keeps_the_records(
     server.formal[9] = dies
     begun = time.monotonic()
     ended, measurement = run(hitlab, directory)
-    assert time.monotonic() - begun < 8
+    assert time.monotonic() - begun < 25, "no call waited for service.timeout_seconds (30)"
     assert ended.code == 1
     (error,) = errors(ended)
     records = records_of(measurement)

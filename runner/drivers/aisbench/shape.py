@@ -9,7 +9,8 @@ from runner.drivers.aisbench.attempts import Span
 @dataclass(frozen=True)
 class LoadShape:
     """`empty_seconds`: slot-seconds without a request although there were some left to start. `mean_while_waiting`: in
-    flight on average over that time; None when all started at once."""
+    flight on average over that time, from when all slots were taken for the first time, else from the start; None when no
+    other was left then."""
 
     wall_seconds: float
     mean_in_flight: float
@@ -43,6 +44,8 @@ def load_shape(spans: Iterable[Span], *, slots: int, rows: int) -> LoadShape:
         before = moment
         in_flight += change
         started += first
+        if in_flight == slots > highest:
+            left = busy_while_left = 0  # filling the slots takes its time once
         highest = max(highest, in_flight)
     wall = before - changes[0][0]
     return LoadShape(

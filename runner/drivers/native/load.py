@@ -55,8 +55,9 @@ class LoadSummary:
         wall_seconds: from the first start to the last end.
         mean_in_flight: in-flight time of all requests over `wall_seconds`, the concurrency that was reached.
         waited_for_lane: requests that could not start in their turn because their lane was busy.
-        mean_while_waiting: requests in flight, on average over the time in which others were left to start; None when
-            all started at once, and in an open loop, where the time of arrival decides.
+        mean_while_waiting: requests in flight, on average over the time in which others were left to start, from when
+            all slots were taken for the first time; None when no other was left then, and in an open loop, where the
+            time of arrival decides.
         lane_wait_seconds: slot-seconds that stayed empty while requests waited for their lanes.
         stopped: the stop event ended it.
         withdrawn: requests of an open loop that had not started when `start_within_seconds` was over.
@@ -110,6 +111,8 @@ class _InFlight:
                 self._busy_while_left_ns += passed * self.now
         self._since_ns = self._last_ns = now_ns
         self.now += by
+        if self.now == self._slots > self.highest:
+            self._left_ns = self._busy_while_left_ns = 0  # filling the slots takes its time once
         self.highest = max(self.highest, self.now)
 
     @property

@@ -21,7 +21,8 @@ def test_against_counting_every_moment(pairs: list[tuple[int, int]], slots: int,
     assert shape.max_in_flight == max(in_flight)
     empty = sum(max(0, min(slots - now, rest)) for now, rest in zip(in_flight, left, strict=True))
     assert shape.empty_seconds == pytest.approx(empty)
-    while_left = [now for now, rest in zip(in_flight, left, strict=True) if rest > 0]
+    full = next((t for t, now in enumerate(in_flight) if now >= slots), 0)
+    while_left = [now for now, rest in zip(in_flight[full:], left[full:], strict=True) if rest > 0]
     mean = sum(while_left) / len(while_left) if while_left else None
     assert shape.mean_while_waiting == (None if mean is None else pytest.approx(mean))
 
@@ -31,6 +32,12 @@ def test_a_repeated_attempt_starts_no_other_request() -> None:
     shape = load_shape(spans, slots=1, rows=3)
     assert shape.mean_while_waiting == pytest.approx(30 / 60)
     assert shape.empty_seconds == pytest.approx(30 / 1e9)
+
+
+def test_filling_the_slots_is_no_lack_of_concurrency() -> None:
+    # Starts at 0, 6 and 9 over three slots, then full until the last row has started.
+    spans = [Span(0, 20), Span(6, 20), Span(9, 20), Span(20, 40), Span(20, 40), Span(20, 40), Span(40, 50)]
+    assert load_shape(spans, slots=3, rows=7).mean_while_waiting == pytest.approx(3)
 
 
 def test_nothing() -> None:
