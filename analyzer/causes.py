@@ -11,6 +11,7 @@ from itertools import combinations
 
 from analyzer.ledgers import NAMES, Ledger, LedgerDifference
 from contract.engine_version import EngineVersion, is_before
+from contract.foreign_text import presentable
 
 NO_CAUSE = "no known cause fits"
 OTHER_RANKS = (
@@ -283,5 +284,9 @@ def version_caveat(difference: LedgerDifference, seen: Circumstances) -> str | N
         notes.append("prompt_tokens_by_source is known from 0.16.0 on")
     if not notes:
         return None
-    stated = f"the engine says {seen.version_text}" if seen.version_text else "the engine states no version"
+    stated = (
+        f"the engine says {presentable(seen.version_text)}"
+        if seen.version_text
+        else "the engine states no version"
+    )
     return f"{stated}; {'; '.join(notes)}"

@@ -104,7 +104,9 @@ def _ended(arguments: list[str]) -> int:
         if error.exit_code == ExitCode.INTERRUPTED:
             hear_no_more()
         print_error(str(error))
-        code = int(error.exit_code)
+        if debug:
+            print_traceback()
+        return int(error.exit_code)
     except typer.Exit as ending:
         return ending.exit_code
     except (KeyboardInterrupt, typer.Abort):
@@ -113,9 +115,9 @@ def _ended(arguments: list[str]) -> int:
         return ExitCode.INTERRUPTED
     except Exception as error:  # noqa: BLE001 - the last handler
         code = _told(error)
-    if debug:
-        print_traceback()
-    return code
+        if debug:
+            print_traceback()
+        return code
 
 
 def _told(error: Exception) -> int:

@@ -41,7 +41,7 @@ def print_warning(message: str) -> None:
 
 def print_note(message: str) -> None:
     """A line about the result that is no warning."""
-    print(shown(message), file=sys.stderr)
+    print(shown(" ".join(message.split())), file=sys.stderr)
 
 
 def print_traceback() -> None:

@@ -112,8 +112,9 @@ def test_a_load_that_did_not_get_through_is_no_success(
 
 def test_a_run_that_ended_before_its_load_is_in_the_index(make: Make) -> None:
     made = make()
-    directory = made.write(status="failed", load=None, error="no engine", error_code=4)
-    directory.requests.unlink()
+    directory = made.write(status="failed", load=None, error="no engine", error_code=4, after=False, parts={})
+    for part in (directory.baseline, directory.requests):
+        part.unlink()
     write_events(directory, [*whole_run()[:5], event(71, "run_finished", status="failed", error="no engine")])
     watch = Watch(artifacts_of(made), None, None)
     watch.one_pass(patient=False)
