@@ -103,7 +103,8 @@ def assert_as_expected(
     # Each API server looks an image up for itself, and only the one that was asked has been reset.
     assert COUNT * images - engine.ranks <= cache["hits"] < COUNT * images
     assert analysis["warnings"] == []
-    assert analysis["validation"]["actual_status"] == "PASS"
+    light = any(warning["code"] == "CONCURRENCY_NOT_REACHED" for warning in analysis["warnings"])
+    assert analysis["validation"]["actual_status"] in ({"PASS", "WARNING"} if light else {"PASS"})
 
 
 def test_llava_to_the_token(
