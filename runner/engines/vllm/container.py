@@ -37,6 +37,7 @@ def create_container(
         else {"ports": {f"{PORT}/tcp": (HOST, None)}}
     )
     with told_in_one_line(configuration.image):
+        gpus = _device_requests(client, configuration)
         return client.containers.create(
             configuration.image,
             list(command),
@@ -55,13 +56,9 @@ def create_container(
                 ),
             ],
             devices=[f"{device}:{device}:rw" for device in configuration.devices],
-            device_requests=_device_requests(client, configuration),
+            device_requests=gpus,
             shm_size=configuration.shm_size,
-            # What NVIDIA advises for containers: NCCL and RDMA pin memory, and their threads have large stacks.
-            ulimits=[
-                docker.types.Ulimit(name="memlock", soft=-1, hard=-1),
-                docker.types.Ulimit(name="stack", soft=STACK_BYTES, hard=STACK_BYTES),
-            ],
+            ulimits=_limits() if gpus or configuration.devices else [],
             # Of Docker's capabilities only this one: an image that runs as root reads a model whoever owns it.
             cap_drop=["ALL"],
             cap_add=["DAC_OVERRIDE"],
@@ -74,6 +71,19 @@ def create_container(
             detach=True,
             **reach,
         )
+
+
+def _limits() -> list[Any]:
+    """What NVIDIA advises for containers: NCCL and RDMA pin memory, and their threads have large stacks.
+
+    For accelerators alone: an engine on the CPU pins nothing, and not every Docker host may raise them.
+    """
+    import docker
+
+    return [
+        docker.types.Ulimit(name="memlock", soft=-1, hard=-1),
+        docker.types.Ulimit(name="stack", soft=STACK_BYTES, hard=STACK_BYTES),
+    ]
 
 
 def _device_requests(client: Any, configuration: Configuration) -> list[Any]:

@@ -125,6 +125,11 @@ def test_container_is_bounded(managed: Managed, host: FakeDocker) -> None:
     assert options["labels"]["com.hitlab.run"] == "run_20260101_000000"
 
 
+def test_an_engine_on_the_cpu_asks_for_no_limits(managed: Managed, host: FakeDocker) -> None:
+    with managed(gpus=0):
+        assert host.all[0].options["ulimits"] == []
+
+
 def test_on_a_private_network_no_port_is_published(managed: Managed, host: FakeDocker) -> None:
     def die(container: FakeContainer) -> None:
         container.die("ValueError: enough seen")  # nobody answers to its name here
