@@ -57,10 +57,10 @@ def make(tokenizer: Tokenizer) -> MakeEngine:
 def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settle, "POLL_SECONDS", 0.001)
     monkeypatch.setattr(counting, "POLL_SECONDS", 0.001)
-    monkeypatch.setattr(counting, "WAIT_SECONDS", 0.3)
+    monkeypatch.setattr(counting, "WAIT_SECONDS", 1.5)
     monkeypatch.setattr(counting, "STILL_SECONDS", 0.01)
     monkeypatch.setattr(reset, "PAUSE_SECONDS", 0.001)
-    monkeypatch.setattr(settle.quiet_scrape, "__defaults__", (0.3,))
+    monkeypatch.setattr(settle.quiet_scrape, "__defaults__", (1.5,))
 
 
 @pytest.fixture
