@@ -32,6 +32,7 @@ LONGEST_RUN_SECONDS = 300
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "alone: compares times; no other test runs meanwhile")
+    config.addinivalue_line("markers", "xdist_group(name): of pytest-xdist, which may be switched off")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
