@@ -11,12 +11,18 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 Spec = dict[str, Any]
 
 LONGEST_SECONDS = 600
 """For all charts of a page; a few seconds are usual."""
+
+
+# Our folder is appended, as in the environment of the tiers, whose interpreter does not know it.
+_START = f"import sys; sys.path.append(sys.argv.pop(1)); from {__name__} import serve; serve()"
+_COMMAND = (sys.executable, "-P", "-c", _START, str(Path(__file__).resolve().parents[1]))
 
 
 class NotDrawnError(Exception):
@@ -26,7 +32,7 @@ class NotDrawnError(Exception):
 class Renderer:
     """Starts its process when it is first needed, and another one when that has ended."""
 
-    def __init__(self, command: Sequence[str] = (sys.executable, "-P", "-m", __name__)) -> None:
+    def __init__(self, command: Sequence[str] = _COMMAND) -> None:
         self._command = command
         self._process: subprocess.Popen[str] | None = None
         self._lock = threading.Lock()
@@ -102,7 +108,3 @@ def serve() -> None:
         except Exception as error:  # noqa: BLE001 - the binding raises bare Exception
             answer = {"error": f"the renderer refused a chart ({' '.join(str(error).split())[:200]})"}
         print(json.dumps(answer), flush=True)
-
-
-if __name__ == "__main__":
-    serve()
