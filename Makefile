@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo aisbench tiers test test-aisbench test-tiers test-real test-stack lint format requirements
+.PHONY: help demo aisbench tiers test test-aisbench test-tiers test-real test-stack lint format docs requirements
 .PHONY: bench bench-engine bench-server bench-l2 lmcache up watch down logs password clean images image-hitlab image-vllm-cpu image-aisbench image-tiers base-images
 
 STARTED := $(shell date +%s)
@@ -23,6 +23,7 @@ help:
 	@echo '  make test-tiers the tests with real LMCache: its cache server, its L2 adapters, a Redis'
 	@echo '  make lint       ruff and mypy'
 	@echo '  make format     let ruff put the files in order'
+	@echo '  make docs       write the pages in docs/ that are made from code'
 	@echo '  make requirements  renew the pins in requirements/ from pyproject.toml'
 	@echo
 	@echo 'With Docker (Compose v2):'
@@ -99,6 +100,10 @@ lint: .venv-dev/ready
 format: .venv-dev/ready
 	@.venv-dev/bin/ruff check --fix .
 	@.venv-dev/bin/ruff format .
+	@$(took)
+
+docs: .venv-dev/ready
+	@.venv-dev/bin/python -m docs.generate
 	@$(took)
 
 # Recipes see every variable of make's command line and of the environment; none is pasted into a line of shell.
