@@ -64,7 +64,11 @@ class Tokenizer(Section):
 class Selection(Section):
     """Which corpus records are used. `values` is for `indices` and `question_sha256` and wins over the named lists."""
 
-    mode: Literal["random", "indices", "question_sha256", "mixed"] = "random"
+    mode: Literal["random", "indices", "question_sha256", "mixed"] = Field(
+        "random",
+        description="random: all records, shuffled by run.random_seed; indices, question_sha256: the named ones; mixed: "
+        "those of indices, then those of question_sha256.",
+    )
     values: list[Any] | None = Field(None, description="Record numbers or hashes, as the mode says.")
     indices: list[NonNegativeInt] | None = Field(None, description="Zero-based, counting non-empty records.")
     question_sha256: list[NonEmptyText] | None = Field(
@@ -74,20 +78,22 @@ class Selection(Section):
 
 class Corpus(Section):
     path: NonEmptyText = Field("./GSM8K.jsonl", description="JSON Lines, or builtin:word-problems.")
-    field: NonEmptyText = "question"
+    field: NonEmptyText = Field("question", description="Field of each JSON object that holds the text.")
     selection: Selection = Selection()
 
 
 class LengthRange(Section):
-    min: PositiveInt
-    max: PositiveInt
-    count: PositiveInt
+    min: PositiveInt = Field(description="Lower bound of the length, inclusive.")
+    max: PositiveInt = Field(description="Upper bound of the length, inclusive.")
+    count: PositiveInt = Field(description="Requests whose length is drawn from this range.")
 
 
 class InputLength(Section):
     """Input tokens per request, counted as the server counts them (`usage.prompt_tokens`)."""
 
-    mode: Literal["fixed", "explicit", "range", "truncated_normal", "csv"] = "fixed"
+    mode: Literal["fixed", "explicit", "range", "truncated_normal", "csv"] = Field(
+        "fixed", description="How lengths are chosen; the other fields name the mode that reads them."
+    )
     value: PositiveInt = Field(1024, description="fixed: tokens of every request.")
     values: list[PositiveInt] | None = Field(None, description="explicit: one per request.")
     ranges: list[LengthRange] | None = Field(None, description="range: counts add up to the requests.")
@@ -103,7 +109,9 @@ class InputLength(Section):
 class OutputLength(Section):
     """Largest number of output tokens per request (`max_tokens`)."""
 
-    mode: Literal["fixed", "uniform", "truncated_normal", "csv"] = "fixed"
+    mode: Literal["fixed", "uniform", "truncated_normal", "csv"] = Field(
+        "fixed", description="How lengths are chosen; the other fields name the mode that reads them."
+    )
     value: PositiveInt = Field(32, description="fixed: tokens of every request.")
     min: PositiveInt | None = Field(None, description="uniform, truncated_normal: lower bound, inclusive.")
     max: PositiveInt | None = Field(None, description="uniform, truncated_normal: upper bound, inclusive.")
@@ -113,7 +121,9 @@ class OutputLength(Section):
 
 
 class Requests(Section):
-    count: Annotated[int, Field(ge=1, le=10**8)] = 100
+    count: Annotated[int, Field(ge=1, le=10**8)] = Field(
+        100, description="Requests of the formal load, over all ranks. Warmup requests are not counted."
+    )
     input_length: InputLength = InputLength()
     output_length: OutputLength = OutputLength()
 
@@ -125,7 +135,9 @@ class Output(Section):
 
 
 class Assignment(Section):
-    mode: Literal["uniform", "zipf", "weights"] = "uniform"
+    mode: Literal["uniform", "zipf", "weights"] = Field(
+        "uniform", description="How requests are divided among the groups."
+    )
     exponent: Annotated[float, Field(gt=0, le=50)] = Field(
         1.0, description="zipf: weight of group i is 1/(i+1)^exponent."
     )
@@ -139,20 +151,33 @@ class GroupOverride(Section):
 
 
 class Groups(Section):
-    count: Annotated[int, Field(ge=1, le=10**6)] = 1
+    count: Annotated[int, Field(ge=1, le=10**6)] = Field(
+        1, description="Prefix groups. Requests of a group share a prefix; groups share nothing."
+    )
     assignment: Assignment = Assignment()
-    overrides: dict[GroupName, GroupOverride] = {}
+    overrides: dict[GroupName, GroupOverride] = Field(
+        {}, description="Lengths and corpus records of single groups, by name: group-0, group-1, ..."
+    )
 
 
 class Order(Section):
     strategy: Literal[
         "sequential", "within_group_shuffle", "interleave", "global_shuffle", "input_len_asc"
-    ] = "interleave"
+    ] = Field(
+        "interleave",
+        description="sequential: group by group; within_group_shuffle: group by group, each shuffled; interleave: one of "
+        "each group in turn; input_len_asc: the same, shortest first in each group; global_shuffle: all shuffled.",
+    )
 
 
 class PrefixCache(Section):
-    mode: Literal["cold", "warmup"] = "warmup"
-    target_hit_rate: Annotated[float, Field(ge=0, le=1)] = 0.6
+    mode: Literal["cold", "warmup"] = Field(
+        "warmup",
+        description="warmup: every prefix is sent to every rank before the measurement; cold: every rank starts empty.",
+    )
+    target_hit_rate: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.6, description="Share of all input tokens that is to be found in the prefix cache."
+    )
     seed_blocks: PositiveInt = Field(1, description="Blocks of the unique seed behind the shared prefix.")
     minimum_non_shared_length: PositiveInt | None = Field(
         None, description="Tokens of every request that are never shared; default and least: the seed's."
@@ -170,15 +195,20 @@ def _api_key(value: str) -> str:
 
 
 class Service(Section):
-    inference_url: NonEmptyText = "http://127.0.0.1:8000/v1/completions"
-    metrics_url: NonEmptyText = "http://127.0.0.1:8000/metrics"
+    inference_url: NonEmptyText = Field(
+        "http://127.0.0.1:8000/v1/completions",
+        description="Where requests are sent: /v1/completions, or /v1/chat/completions for requests with images.",
+    )
+    metrics_url: NonEmptyText = Field(
+        "http://127.0.0.1:8000/metrics", description="The engine's own Prometheus page."
+    )
     metrics_urls: list[NonEmptyText] | None = Field(
         None, description="Instead of metrics_url where each port shows only its own ranks."
     )
     reset_url: str | None = Field(
         "http://127.0.0.1:8000/reset_prefix_cache", description="null or empty: not configured."
     )
-    model: NonEmptyText = "model-name"
+    model: NonEmptyText = Field("model-name", description="Name under which the engine serves the model.")
     dp_size: Annotated[int, Field(ge=1, le=4096)] = Field(
         2, description="Data-parallel ranks behind the endpoint."
     )
@@ -208,8 +238,14 @@ class Service(Section):
 
 
 class Validation(Section):
-    target_warning_pp: NonNegativeNumber = 1.0
-    actual_warning_pp: NonNegativeNumber = 5.0
+    target_warning_pp: NonNegativeNumber = Field(
+        1.0,
+        description="Difference of theory from target above which a warning is given, in percentage points.",
+    )
+    actual_warning_pp: NonNegativeNumber = Field(
+        5.0,
+        description="Difference of actual from theory above which a warning is given, in percentage points.",
+    )
 
 
 def _extra_arguments(value: Any) -> Any:
@@ -240,18 +276,24 @@ def _input_columns(value: Any) -> Any:
 
 
 class AisbenchDataset(Section):
-    abbr: NonEmptyText | None = None
-    input_columns: Annotated[list[str], BeforeValidator(_input_columns)] = ["question", "max_out_len"]
-    output_column: Literal["answer"] = "answer"
-    prompt_template: Literal["{question}"] = "{question}"
-    pred_role: NonEmptyText = "BOT"
+    abbr: NonEmptyText | None = Field(None, description="Name of the data in AISBench's results.")
+    input_columns: Annotated[list[str], BeforeValidator(_input_columns)] = Field(
+        ["question", "max_out_len"], description="Always this value."
+    )
+    output_column: Literal["answer"] = Field("answer", description="Always this value.")
+    prompt_template: Literal["{question}"] = Field("{question}", description="Always this value.")
+    pred_role: NonEmptyText = Field("BOT", description="Role of the answer in AISBench's template.")
 
 
 class AisbenchModel(Section):
-    abbr: NonEmptyText | None = None
-    attr: Literal["service"] = "service"
-    stream: bool = True
-    max_out_len: PositiveInt = 1
+    abbr: NonEmptyText | None = Field(None, description="Name of the model in AISBench's results.")
+    attr: Literal["service"] = Field("service", description="Always this value.")
+    stream: bool = Field(
+        True, description="Stream the answers, for both drivers. false: no TTFT, TPOT and ITL."
+    )
+    max_out_len: PositiveInt = Field(
+        1, description="max_tokens of a row that has none; rows made by prepare have one."
+    )
     retry: NonNegativeInt = Field(2, description="AISBench driver: new attempts after a failure; 0 = none.")
     batch_size: Concurrency = Field(1, description="Concurrency, for both drivers.")
     generation_kwargs: dict[str, Any] = Field(
@@ -266,16 +308,23 @@ PLUGIN_TEMPLATE = "plugins/prefix_cache/config_examples/prefix_cache_perf.py"
 class Aisbench(Section):
     config: NonEmptyText = Field(f"./{PLUGIN_TEMPLATE}", description="Template; the default is HitLab's own.")
     work_dir: NonEmptyText = Field("./outputs/default", description="AISBench's results, a folder per run.")
-    extra_args: Annotated[dict[str, Any] | list[str], BeforeValidator(_extra_arguments)] = {
-        "--num-warmups": 0
-    }
+    extra_args: Annotated[dict[str, Any] | list[str], BeforeValidator(_extra_arguments)] = Field(
+        {"--num-warmups": 0},
+        description="Further arguments of AISBench: an object of flags, or a list of texts.",
+    )
     dataset: AisbenchDataset = AisbenchDataset()
     model: AisbenchModel = AisbenchModel()
 
 
 class Multimodal(Section):
-    mmmu_parquet_dir: NonEmptyText | None = None
-    scenarios: list[Literal["single_1080p", "multi_720p_5"]] = ["single_1080p"]
+    mmmu_parquet_dir: NonEmptyText | None = Field(
+        None, description="Folder with MMMU's Parquet files, in any folders below."
+    )
+    scenarios: list[Literal["single_1080p", "multi_720p_5"]] = Field(
+        ["single_1080p"],
+        description="Exactly one. single_1080p: one image of 1920x1080 a request; multi_720p_5: one of 1280x720, five "
+        "times.",
+    )
 
 
 VLLM_FLAGS_OF_THE_SCENARIO = {
@@ -355,7 +404,10 @@ def _vllm_arguments(value: list[str]) -> list[str]:
 class Engine(Section):
     """Where the engine comes from. Model, served name, ranks and block size are not repeated here."""
 
-    kind: Literal["external", "simulator", "vllm"] = "external"
+    kind: Literal["external", "simulator", "vllm"] = Field(
+        "external",
+        description="external: the engine of `service`; simulator: HitLab's own; vllm: started in a container.",
+    )
     blocks_per_rank: Annotated[int, Field(ge=2, le=2**22)] = Field(
         16384, description="simulator: KV-cache blocks of each rank, one of them a placeholder as in vLLM."
     )

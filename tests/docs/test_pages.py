@@ -2,15 +2,19 @@
 
 import itertools
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer.main
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from contract.warnings import WARNING_TEXTS
 from docs.generate import DOCS, pages
+from hitlab.main import app
 
 REPOSITORY = DOCS.parent
 PAGES = sorted(
@@ -98,3 +102,62 @@ def test_the_index_names_every_page() -> None:
 
 def test_the_first_page_is_short() -> None:
     assert len((REPOSITORY / "README.md").read_text(encoding="utf-8").splitlines()) <= README_LINES
+
+
+def commands_in(text: str) -> list[str]:
+    """Lines of code blocks, and pieces of code in the text, that call hitlab or make."""
+    found = []
+    for token in tokens(text):
+        if token.type in {"code_block", "fence", "code_inline"}:
+            lines = token.content.replace("\\\n", " ").splitlines()
+            found += [line.strip() for line in lines if re.match(r"\s*(hitlab|make) ", line)]
+    return found
+
+
+def hitlab_problem(line: str) -> str | None:
+    """What the command line does not know of a line `hitlab ...`; abbreviations such as `hitlab ...` say nothing."""
+    words = shlex.split(line.split(" #")[0].split(" |")[0])[1:]
+    command: Any = typer.main.get_command(app)
+    while words and getattr(command, "commands", None) and not words[0].startswith(("-", ".", "[")):
+        inner = command.commands.get(words[0])
+        if inner is None:
+            return f"{line}: no command {words[0]}"
+        command, words = inner, words[1:]
+    if "ignore_unknown_options" in command.context_settings:
+        return None
+    known = {
+        option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)
+    }
+    unknown = [
+        word for word in words if word.startswith("-") and word.split("=")[0] not in known | {"--help"}
+    ]
+    return f"{line}: no option {unknown[0]}" if unknown else None
+
+
+def make_problem(line: str) -> str | None:
+    makefile = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
+    phony = {
+        word for names in re.findall(r"^\.PHONY: (.*)$", makefile, re.MULTILINE) for word in names.split()
+    }
+    words = [word for word in shlex.split(line.split(" #")[0])[1:] if "=" not in word]
+    unknown = [word for word in words if re.fullmatch(r"[a-z0-9-]+", word) and word not in phony]
+    return f"{line}: no target {unknown[0]}" if unknown else None
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_command_that_a_page_shows_exists(page: Path) -> None:
+    lines = commands_in(page.read_text(encoding="utf-8"))
+    problems = [(hitlab_problem if line.startswith("hitlab") else make_problem)(line) for line in lines]
+    assert [problem for problem in problems if problem] == []
+
+
+def test_an_unknown_command_or_option_is_noticed() -> None:
+    lines = commands_in(
+        "    hitlab prepaer --scenario F\n    hitlab run --scenarios F\n    make benches SCENARIO=F\n"
+    )
+    problems = [(hitlab_problem if line.startswith("hitlab") else make_problem)(line) for line in lines]
+    assert problems == [
+        "hitlab prepaer --scenario F: no command prepaer",
+        "hitlab run --scenarios F: no option --scenarios",
+        "make benches SCENARIO=F: no target benches",
+    ]
