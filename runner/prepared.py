@@ -1,9 +1,9 @@
 """Finding the data that was prepared for a scenario."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from contract.data_identity import data_sha256
 from contract.errors import ArtifactError, HitLabError, ScenarioError
@@ -37,44 +37,63 @@ class DataChoice:
 def choose_data(scenario_path: Path, manifest_path: Path | None) -> DataChoice:
     """The newest prepared data, text or images, that `scenario_path` describes; or the data of `manifest_path`.
 
-    One scenario file can describe both kinds, so it is read as each of them. Raises ScenarioError when it describes
-    neither, otherwise as `find_prepared`.
+    One scenario file can describe both kinds, so it is read as each of them. What is wrong is told of the kind that it
+    is likely to be. Raises ScenarioError when it describes neither, otherwise as `find_prepared`.
     """
     if manifest_path is not None:
         manifest = read_prepared_manifest(manifest_path)
         scenario = load_scenario(scenario_path, manifest.mode)
         return DataChoice(scenario, find_prepared(scenario_path, scenario, manifest_path, manifest.mode))
-    problems: dict[Mode, HitLabError] = {}
-    scenarios: dict[Mode, Scenario] = {}
-    for mode in get_args(Mode):
-        try:
-            scenarios[mode] = load_scenario(scenario_path, mode)
-        except ScenarioError as error:
-            problems[mode] = error
-    # A tokenizer and a corpus are not read in vain.
-    there = {mode for mode, scenario in scenarios.items() if any(_prepared(scenario, mode))}
+    readings, problems = _readings(scenario_path)
+    # Where a task writes to is read alike for both kinds, so data is also found of a kind that cannot be read now.
+    any_reading = next(iter(readings.values()))
+    there: set[Mode] = {mode for mode in get_args(Mode) if any(_prepared(any_reading, mode))}
+    likely = there.copy().pop() if len(there) == 1 else likely_kind(read_document(scenario_path))
+    if likely in problems:
+        raise problems[likely]
+    missing: dict[Mode, HitLabError] = {}
     found: list[DataChoice] = []
-    for mode, scenario in scenarios.items():
-        if there and mode not in there:
-            continue
-        try:
-            found.append(DataChoice(scenario, find_prepared(scenario_path, scenario, None, mode)))
-        except (ArtifactError, ScenarioError) as error:
-            problems[mode] = error
+    for mode, scenario in readings.items():
+        if mode in (there or {likely}):  # a tokenizer and a corpus are not read in vain
+            try:
+                found.append(DataChoice(scenario, find_prepared(scenario_path, scenario, None, mode)))
+            except (ArtifactError, ScenarioError) as error:
+                missing[mode] = error
     if not found:
-        # Without a folder of images it is a text scenario, and what is wrong with it as such is what helps.
-        likely: Mode = "mm" if _describes_images(scenario_path) else "text"
-        raise problems.get(likely) or next(iter(problems.values()))
+        raise missing.get(likely) or next(iter(missing.values()))
     found.sort(key=lambda choice: choice.prepared.manifest.directory.root.name)
     newest = found[-1]
     older = found[0].prepared.manifest.directory.manifest if len(found) > 1 else None
     return DataChoice(newest.scenario, newest.prepared, older)
 
 
-def _describes_images(scenario_path: Path) -> bool:
-    document = read_document(scenario_path)
-    section = document.get("multimodal") if isinstance(document, dict) else None
-    return isinstance(section, dict) and section.get("mmmu_parquet_dir") is not None
+def _readings(scenario_path: Path) -> tuple[dict[Mode, Scenario], dict[Mode, ScenarioError]]:
+    """The scenario as each kind, and what is wrong with it as one. Raises ScenarioError, of both, when it is neither."""
+    readings: dict[Mode, Scenario] = {}
+    problems: dict[Mode, ScenarioError] = {}
+    for mode in get_args(Mode):
+        try:
+            readings[mode] = load_scenario(scenario_path, mode)
+        except ScenarioError as error:
+            problems[mode] = error
+    if readings:
+        return readings, problems
+    lines = {mode: str(error).splitlines() for mode, error in problems.items()}
+    shared = [line for line in lines["text"] if line in lines["mm"]]
+    own = [f"{line} (read as --mode {mode})" for mode in lines for line in lines[mode] if line not in shared]
+    raise ScenarioError("\n".join([*shared, *own]))
+
+
+def likely_kind(document: Any) -> Mode:
+    """The kind of data that a scenario means: by the route its requests take, else by the sections it has."""
+    sections = document if isinstance(document, Mapping) else {}
+    service, images = sections.get("service"), sections.get("multimodal")
+    url = service.get("inference_url") if isinstance(service, Mapping) else None
+    if isinstance(url, str) and url:
+        return "mm" if url.rstrip("/").endswith("/chat/completions") else "text"
+    if "prefix_cache" in sections:
+        return "text"
+    return "mm" if isinstance(images, Mapping) and images.get("mmmu_parquet_dir") is not None else "text"
 
 
 def find_prepared(

@@ -12,6 +12,8 @@ from contract.files import MIB, exists, expanded, read_file
 from contract.kinds import Mode
 from contract.scenario import rules
 from contract.scenario.model import (
+    DEFAULT_TEMPLATE,
+    PLUGIN_TEMPLATE,
     Aisbench,
     Corpus,
     Multimodal,
@@ -91,6 +93,8 @@ def _for_mode(raw: Mapping[str, Any], mode: Mode) -> dict[str, Any]:
         document.pop("prefix_cache", None)
         if isinstance(document.get("tokenizer"), Mapping):
             document["tokenizer"] = {k: v for k, v in document["tokenizer"].items() if k != "block_size"}
+    elif isinstance(document.get("multimodal"), Mapping):
+        document["multimodal"] = {k: v for k, v in document["multimodal"].items() if k != "scenarios"}
     return document
 
 
@@ -126,9 +130,9 @@ def _rule_problems(document: Mapping[str, Any], mode: Mode, *, files: bool) -> I
         yield from rules.aisbench_rules(aisbench)
     if requests:
         yield from rules.requests_rules(requests, files=files)
-    if requests and multimodal:
-        yield from rules.multimodal_rules(mode, requests, multimodal)
     if mode == "mm":
+        if requests and multimodal:
+            yield from rules.multimodal_rules(requests, multimodal)
         return
     if prefix_cache:
         yield from rules.assignment_rules(prefix_cache.groups)
@@ -171,7 +175,7 @@ def resolve_paths(document: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         return absolute(value) if not value.startswith(BUILTIN) and exists(folder / value) else value
 
     def template_path(value: str) -> str:
-        return value if value == Aisbench.model_fields["config"].default else absolute(value)
+        return DEFAULT_TEMPLATE if os.path.normpath(value) == PLUGIN_TEMPLATE else absolute(value)
 
     resolved: dict[str, Any] = _deep_copy(document)
     defaults = (("run", "output_dir", Run), ("corpus", "path", Corpus), ("aisbench", "work_dir", Aisbench))

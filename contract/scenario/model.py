@@ -303,10 +303,12 @@ class AisbenchModel(Section):
 
 PLUGIN_TEMPLATE = "plugins/prefix_cache/config_examples/prefix_cache_perf.py"
 """The template of AISBench's prefix-cache plugin, which its scenarios name by default: HitLab's takes its place."""
+DEFAULT_TEMPLATE = f"./{PLUGIN_TEMPLATE}"
+"""A name for HitLab's own template, never a file: whatever lies at this place below a current directory is not used."""
 
 
 class Aisbench(Section):
-    config: NonEmptyText = Field(f"./{PLUGIN_TEMPLATE}", description="Template; the default is HitLab's own.")
+    config: NonEmptyText = Field(DEFAULT_TEMPLATE, description="Template; the default is HitLab's own.")
     work_dir: NonEmptyText = Field("./outputs/default", description="AISBench's results, a folder per run.")
     extra_args: Annotated[dict[str, Any] | list[str], BeforeValidator(_extra_arguments)] = Field(
         {"--num-warmups": 0},

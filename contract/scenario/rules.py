@@ -10,7 +10,6 @@ from unicodedata import category
 from urllib.parse import urlsplit
 
 from contract.errors import ScenarioError
-from contract.kinds import Mode
 from contract.scenario.aisbench_arguments import command_line, refusals
 from contract.scenario.group_sizes import group_sizes
 from contract.scenario.length_files import INPUT_COLUMNS, OUTPUT_COLUMNS, read_lengths
@@ -245,13 +244,12 @@ def aisbench_rules(aisbench: Aisbench) -> Iterator[Problem]:
         )
 
 
-def multimodal_rules(mode: Mode, requests: Requests, multimodal: Multimodal) -> Iterator[Problem]:
+def multimodal_rules(requests: Requests, multimodal: Multimodal) -> Iterator[Problem]:
+    """For images alone: what a text scenario says of them is not looked at."""
     if len(multimodal.scenarios) != 1:
         yield Problem(
             "multimodal.scenarios", f"has {len(multimodal.scenarios)} entries; must have exactly one"
         )
-    if mode != "mm":
-        return
     if multimodal.mmmu_parquet_dir is None:
         yield Problem("multimodal.mmmu_parquet_dir", "is missing; --mode mm needs it")
     for name in ("input_length", "output_length"):

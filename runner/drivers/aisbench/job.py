@@ -9,7 +9,7 @@ from contract.manifest import Manifest
 from contract.multimodal import ImageDataset, image_dataset
 from contract.scenario import Aisbench, Scenario
 from contract.scenario.aisbench_arguments import command_line, forwarded
-from contract.scenario.model import PLUGIN_TEMPLATE
+from contract.scenario.model import DEFAULT_TEMPLATE, PLUGIN_TEMPLATE
 from runner.engines.engine import Engine
 
 DEFAULT_WORK_DIR = str(Aisbench.model_fields["work_dir"].default)
@@ -18,9 +18,13 @@ DEFAULT_WORK_DIR = str(Aisbench.model_fields["work_dir"].default)
 def template_of(scenario: Scenario) -> Path | None:
     """The user's template; None: the one that we ship.
 
+    The latter is meant by the plugin's default, and by the place of the plugin's in a checkout that is not here.
+
     Raises ScenarioError: there is no such file.
     """
     path = Path(scenario.aisbench.config)
+    if scenario.aisbench.config == DEFAULT_TEMPLATE:
+        return None
     if path.is_file():
         return path
     if path.as_posix().endswith(PLUGIN_TEMPLATE):
@@ -52,7 +56,9 @@ def aisbench_job(
     images = image_dataset(manifest) if manifest.mode == "mm" else None
     work_dir = (scenario_folder / aisbench.work_dir).resolve()
     default_work_dir = (scenario_folder / DEFAULT_WORK_DIR).resolve()
-    template = template_of(scenario)
+    template = (
+        None if images is not None else template_of(scenario)
+    )  # a template is for texts, as --config is
     chosen_work_dir = work_dir if template is None or work_dir != default_work_dir else None
     return {
         "template": None if template is None else str(template),

@@ -159,10 +159,6 @@ def test_the_limit_of_requests_is_the_drivers_alone() -> None:
             "aisbench.model.attr: found 'local'; must be 'service'",
         ),
         (
-            {"multimodal": {"scenarios": ["single_1080p", "multi_720p_5"]}},
-            "multimodal.scenarios: has 2 entries; must have exactly one",
-        ),
-        (
             {"run": {"run_id": "a/b"}},
             "run.run_id: found 'a/b'; names files, so it must hold no path separator",
         ),
@@ -540,3 +536,11 @@ def test_an_address_that_is_none_is_refused(field: str, url: str) -> None:
     (line,) = problems({"service": {field: url}})
     assert line.startswith(f"service.{field}: found ")
     assert line.endswith("must be a full http:// or https:// address")
+
+
+def test_of_images_a_text_scenario_is_not_asked() -> None:
+    section = {"mmmu_parquet_dir": "/m", "scenarios": ["single_1080p", "multi_720p_5"]}
+    parse_scenario({"multimodal": section})
+    assert problems({"multimodal": section}, mode="mm") == [
+        "multimodal.scenarios: has 2 entries; must have exactly one"
+    ]

@@ -135,3 +135,33 @@ def test_a_tokenizer_that_is_no_folder_is_written_to_one(tmp_path: Path) -> None
     assert load_tokenizer(str(folder)).fingerprint == demo.fingerprint
     assert tokenizer_folder(load_tokenizer(str(folder)), tmp_path / "unused") == folder
     assert not (tmp_path / "unused").exists()
+
+
+@pytest.mark.parametrize("said", [None, OLD_TEMPLATE, OLD_TEMPLATE.removeprefix("./")])
+def test_the_plugins_default_is_hitlabs_template_whatever_lies_in_the_current_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str | None
+) -> None:
+    """In a checkout of AISBench, and with a scenario in that checkout."""
+    checkout = tmp_path / "checkout"
+    (checkout / OLD_TEMPLATE).parent.mkdir(parents=True)
+    (checkout / OLD_TEMPLATE).write_text("raise SystemExit('an old template')")
+    monkeypatch.chdir(checkout)
+    section = {} if said is None else {"config": said}
+    for folder in (checkout, tmp_path):
+        assert template_of(parse_scenario({"aisbench": section}, folder=folder)) is None
+        assert job({"aisbench": section}, folder)["template"] is None
+
+
+def test_another_template_is_seen_from_the_scenarios_folder_and_not_from_the_current_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "mine.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    scenario = parse_scenario({"aisbench": {"config": "mine.py"}}, folder=tmp_path / "there")
+    with pytest.raises(ScenarioError, match=r"there/mine\.py: no such file"):
+        template_of(scenario)
+    assert (
+        template_of(parse_scenario({"aisbench": {"config": "mine.py"}}, folder=tmp_path))
+        == tmp_path / "mine.py"
+    )
