@@ -44,31 +44,37 @@ def choose_data(scenario_path: Path, manifest_path: Path | None) -> DataChoice:
         manifest = read_prepared_manifest(manifest_path)
         scenario = load_scenario(scenario_path, manifest.mode)
         return DataChoice(scenario, find_prepared(scenario_path, scenario, manifest_path, manifest.mode))
-    readings, problems = _readings(scenario_path)
+    meant = likely_kind(read_document(scenario_path))
+    readings, problems = _readings(scenario_path, meant)
     # Where a task writes to is read alike for both kinds, so data is also found of a kind that cannot be read now.
     any_reading = next(iter(readings.values()))
     there: set[Mode] = {mode for mode in get_args(Mode) if any(_prepared(any_reading, mode))}
-    likely = there.copy().pop() if len(there) == 1 else likely_kind(read_document(scenario_path))
-    if likely in problems:
-        raise problems[likely]
+    blamed = there.copy().pop() if len(there) == 1 else meant
+    if blamed in problems:
+        raise problems[blamed]
     missing: dict[Mode, HitLabError] = {}
     found: list[DataChoice] = []
     for mode, scenario in readings.items():
-        if mode in (there or {likely}):  # a tokenizer and a corpus are not read in vain
+        if mode in (there or {meant}):  # a tokenizer and a corpus are not read in vain
             try:
                 found.append(DataChoice(scenario, find_prepared(scenario_path, scenario, None, mode)))
             except (ArtifactError, ScenarioError) as error:
                 missing[mode] = error
     if not found:
-        raise missing.get(likely) or next(iter(missing.values()))
+        if meant in problems:
+            raise problems[meant]
+        if meant not in missing:  # only data of the other kind is there, and of another scenario
+            find_prepared(scenario_path, readings[meant], None, meant)
+        raise missing[meant]
     found.sort(key=lambda choice: choice.prepared.manifest.directory.root.name)
     newest = found[-1]
     older = found[0].prepared.manifest.directory.manifest if len(found) > 1 else None
     return DataChoice(newest.scenario, newest.prepared, older)
 
 
-def _readings(scenario_path: Path) -> tuple[dict[Mode, Scenario], dict[Mode, ScenarioError]]:
-    """The scenario as each kind, and what is wrong with it as one. Raises ScenarioError, of both, when it is neither."""
+def _readings(scenario_path: Path, meant: Mode) -> tuple[dict[Mode, Scenario], dict[Mode, ScenarioError]]:
+    """The scenario as each kind, and what is wrong with it as one. Raises ScenarioError when it is neither: of both, and
+    of text alone where there is no section for images."""
     readings: dict[Mode, Scenario] = {}
     problems: dict[Mode, ScenarioError] = {}
     for mode in get_args(Mode):
@@ -78,22 +84,38 @@ def _readings(scenario_path: Path) -> tuple[dict[Mode, Scenario], dict[Mode, Sce
             problems[mode] = error
     if readings:
         return readings, problems
-    lines = {mode: str(error).splitlines() for mode, error in problems.items()}
+    if not _has_images(read_document(scenario_path)):
+        raise problems["text"]
+    lines = {mode: str(problems[mode]).splitlines() for mode in (meant, *get_args(Mode))}
     shared = [line for line in lines["text"] if line in lines["mm"]]
     own = [f"{line} (read as --mode {mode})" for mode in lines for line in lines[mode] if line not in shared]
     raise ScenarioError("\n".join([*shared, *own]))
 
 
 def likely_kind(document: Any) -> Mode:
-    """The kind of data that a scenario means: by the route its requests take, else by the sections it has."""
-    sections = document if isinstance(document, Mapping) else {}
-    service, images = sections.get("service"), sections.get("multimodal")
-    url = service.get("inference_url") if isinstance(service, Mapping) else None
-    if isinstance(url, str) and url:
-        return "mm" if url.rstrip("/").endswith("/chat/completions") else "text"
-    if "prefix_cache" in sections:
+    """The kind of data that a scenario means, by itself: text where it has no section for images, else by the route of
+    its requests, else text where it has a section prefix_cache.
+
+    The address of an engine of ours says nothing: that one is addressed as the data needs it.
+    """
+    if not _has_images(document):
         return "text"
-    return "mm" if isinstance(images, Mapping) and images.get("mmmu_parquet_dir") is not None else "text"
+    url = _at(document, "service", "inference_url")
+    if isinstance(url, str) and url and _at(document, "engine", "kind") in (None, "external"):
+        return "mm" if url.rstrip("/").endswith("/chat/completions") else "text"
+    if "prefix_cache" in document:
+        return "text"
+    return "text" if _at(document, "multimodal", "mmmu_parquet_dir") is None else "mm"
+
+
+def _has_images(document: Any) -> bool:
+    return _at(document, "multimodal") is not None
+
+
+def _at(document: Any, *steps: str) -> Any:
+    for step in steps:
+        document = document.get(step) if isinstance(document, Mapping) else None
+    return document
 
 
 def find_prepared(

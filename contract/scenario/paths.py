@@ -49,7 +49,12 @@ def needed_paths(document: Any, folder: Path, mode: Mode = "text") -> Iterator[N
     if isinstance(tokenizer, str) and tokenizer.startswith(("/", "~", "./", "../")):
         yield NeededPath("tokenizer.path", Path(os.path.realpath(folder / expanded(tokenizer))), "MODELS_DIR")
     template = _at(resolved, "aisbench.config")
-    if isinstance(template, str) and template.startswith("/") and not template.endswith(PLUGIN_TEMPLATE):
+    if (
+        mode == "text"
+        and isinstance(template, str)
+        and template.startswith("/")
+        and not template.endswith(PLUGIN_TEMPLATE)
+    ):
         yield NeededPath("aisbench.config", Path(template), "DATA_DIR")
     hub = _at(resolved, "engine.hf_home")
     if isinstance(hub, str) and hub:

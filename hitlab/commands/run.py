@@ -80,6 +80,7 @@ def command(
     ] = False,
 ) -> int:
     from contract.scenario.load import read_document
+    from contract.scenario.model import DEFAULT_TEMPLATE
     from runner.measure import measure
     from runner.open_files import require_open_files
     from runner.prepared import choose_data
@@ -95,6 +96,8 @@ def command(
         choice.scenario, engine=engine, driver=driver, config=config, work_dir=work_dir
     )
     require_endpoint(loaded, mode)
+    if mode == "mm" and loaded.driver_kind == "aisbench" and loaded.aisbench.config != DEFAULT_TEMPLATE:
+        print_note(f"aisbench.config: {loaded.aisbench.config} is for texts; images are sent without it")
     require_open_files(min(loaded.concurrency, loaded.requests.count), "driver.concurrency")
     if choice.passed_over is not None:
         terminal.say(

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from contract.errors import ArtifactError, HitLabError, ScenarioError
+from generator.multimodal.prepare import prepare_images
 from generator.prepare import prepare
 from runner.prepared import choose_data, likely_kind
+from tests.mmmu import FULL_HD, picture, write_mmmu
 
 COMPLETIONS, CHAT = "http://127.0.0.1:1/v1/completions", "http://127.0.0.1:1/v1/chat/completions"
 IMAGES = {"mmmu_parquet_dir": "./MMMU", "scenarios": ["single_1080p"]}
@@ -42,8 +44,18 @@ def write(tmp_path: Path) -> Write:
 @pytest.mark.parametrize(
     ("document", "kind"),
     [
-        ({"service": {"inference_url": CHAT}, "prefix_cache": {}}, "mm"),
-        ({"service": {"inference_url": CHAT + "/"}}, "mm"),
+        ({"service": {"inference_url": CHAT}, "prefix_cache": {}, "multimodal": IMAGES}, "mm"),
+        ({"service": {"inference_url": CHAT + "/"}, "multimodal": {}}, "mm"),
+        ({"service": {"inference_url": CHAT}, "prefix_cache": {}}, "text"),
+        ({"service": {"inference_url": CHAT}}, "text"),
+        (
+            {
+                "service": {"inference_url": COMPLETIONS},
+                "engine": {"kind": "simulator"},
+                "multimodal": IMAGES,
+            },
+            "mm",
+        ),
         ({"service": {"inference_url": COMPLETIONS}, "multimodal": IMAGES}, "text"),
         ({"prefix_cache": {}, "multimodal": IMAGES}, "text"),
         ({"multimodal": IMAGES}, "mm"),
@@ -102,6 +114,32 @@ def test_when_neither_can_be_read_both_are_told_and_named(write: Write) -> None:
     assert lines[1] == f"{path}: prefix_cache.target_hit_rate: found 2; must be <= 1 (read as --mode text)"
     assert all(line.endswith("(read as --mode mm)") for line in lines[2:])
     assert len(lines) == len(set(lines))
+
+
+def test_without_a_section_for_images_nothing_is_said_of_them(write: Write) -> None:
+    """A text scenario, on whatever route, with a mistake, without one, and when its data is out of date."""
+    lengths = {"count": 4, "input_length": {"mode": "truncated_normal", "min": 64, "max": 96}}
+    for url in (COMPLETIONS, CHAT):
+        service = {"inference_url": url}
+        bad = write(multimodal=None, service=service, requests=lengths, prefix_cache={"target_hit_rate": 2})
+        assert str(told(bad)) == f"{bad}: prefix_cache.target_hit_rate: found 2; must be <= 1"
+        good = write(multimodal=None, service=service, requests=lengths)
+        assert str(told(good)).endswith("--mode text")
+
+
+@pytest.mark.parametrize(("there", "meant", "url"), [("text", "mm", CHAT), ("mm", "text", COMPLETIONS)])
+def test_data_of_the_other_kind_that_is_out_of_date_does_not_say_the_kind(
+    write: Write, tmp_path: Path, there: str, meant: str, url: str
+) -> None:
+    write_mmmu(tmp_path / "MMMU" / "test-0.parquet", [[picture(FULL_HD)]])
+    path = write()
+    (prepare if there == "text" else prepare_images)(path)
+    write(
+        requests={"count": 5, "input_length": {"mode": "fixed", "value": 64}}, service={"inference_url": url}
+    )
+    assert str(told(path)) == (
+        f"{path}: no data has been prepared for it; run: hitlab prepare --scenario {path} --mode {meant}"
+    )
 
 
 def test_prepared_text_of_a_scenario_with_images_is_taken(write: Write) -> None:

@@ -56,9 +56,7 @@ def aisbench_job(
     images = image_dataset(manifest) if manifest.mode == "mm" else None
     work_dir = (scenario_folder / aisbench.work_dir).resolve()
     default_work_dir = (scenario_folder / DEFAULT_WORK_DIR).resolve()
-    template = (
-        None if images is not None else template_of(scenario)
-    )  # a template is for texts, as --config is
+    template = None if images is not None else template_of(scenario)  # it is for texts, as --config is
     chosen_work_dir = work_dir if template is None or work_dir != default_work_dir else None
     return {
         "template": None if template is None else str(template),
