@@ -94,14 +94,34 @@ class Plan:
         return None if self.rank is None else self.group * self.dp_size + self.rank
 
 
-def build_plan(scenario: Scenario) -> Plan:
-    """The plan of a checked text scenario. Linear in the number of requests; needs no tokenizer and no corpus."""
+@dataclass(frozen=True)
+class Layout:
+    """A plan before anything is solved: its requests, in the order of sending, and what they can reach.
+
+    `names` and `sizes` are those of the groups that have requests. `rank` and `lane` are None in warmup mode.
+    `capacities` and what `largest_hit` counts are blocks.
+    """
+
+    names: list[str]
+    sizes: list[int]
+    request: Integers
+    group: Integers
+    occurrence: Integers
+    rank: Integers | None
+    lane: Integers | None
+    input_tokens: Integers
+    output_tokens: Integers
+    capacities: Integers
+    target: Target
+
+
+def layout(scenario: Scenario) -> Layout:
+    """The requests of a checked text scenario. Linear in their number."""
     names, sizes, group, order, input_tokens, output_tokens = _requests(scenario)
     block_size, dp_size = scenario.tokenizer.block_size, scenario.service.dp_size
     group, input_tokens, output_tokens = group[order], input_tokens[order], output_tokens[order]
     occurrence = _occurrence(group)
-    mode = scenario.prefix_cache.mode
-    rank = occurrence % dp_size if mode == "cold" else None
+    rank = occurrence % dp_size if scenario.prefix_cache.mode == "cold" else None
     lane = None if rank is None else group * dp_size + rank
     capacities = capacity(input_tokens, scenario.minimum_non_shared_length, block_size)
     target = nearest_target(
@@ -110,6 +130,31 @@ def build_plan(scenario: Scenario) -> Plan:
         largest_hit(capacities, lane),
         block_size,
     )
+    return Layout(
+        names,
+        sizes,
+        order,
+        group,
+        occurrence,
+        rank,
+        lane,
+        input_tokens,
+        output_tokens,
+        capacities,
+        target,
+    )
+
+
+def build_plan(scenario: Scenario) -> Plan:
+    """The plan of a checked text scenario. Linear in the number of requests; needs no tokenizer and no corpus."""
+    found = layout(scenario)
+    block_size, dp_size, mode = (
+        scenario.tokenizer.block_size,
+        scenario.service.dp_size,
+        scenario.prefix_cache.mode,
+    )
+    names, sizes, group, rank, lane = found.names, found.sizes, found.group, found.rank, found.lane
+    input_tokens, capacities, target = found.input_tokens, found.capacities, found.target
     if lane is None:
         prefix = balanced_prefixes(input_tokens, capacities, target.hit_blocks)
         primed = np.zeros(len(names), dtype=np.int64)
@@ -129,13 +174,13 @@ def build_plan(scenario: Scenario) -> Plan:
         mode=mode,
         block_size=block_size,
         dp_size=dp_size,
-        request=order,
+        request=found.request,
         group=group,
-        occurrence=occurrence,
+        occurrence=found.occurrence,
         rank=rank,
-        lane_sequence=None if rank is None else occurrence // dp_size,
+        lane_sequence=None if rank is None else found.occurrence // dp_size,
         input_tokens=input_tokens,
-        output_tokens=output_tokens,
+        output_tokens=found.output_tokens,
         prefix=prefix,
         watermarks=marks,
         groups=_groups(names, sizes, group, rank, input_tokens, capacities, prefix, marks, block_size),
