@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from contract.errors import ScenarioError
-from contract.scenario import InputLength, Scenario
+from contract.scenario import InputLength, OutputLength, Scenario
 from generator.plan.plan import Layout, layout
 
 LONGEST_INPUT = 131_072
@@ -166,7 +166,8 @@ def _fewer_lanes(scenario: Scenario, found: Layout) -> Iterator[Change]:
 
 def _sized(scenario: Scenario) -> bool:
     """Whether lengths are written for this number of requests."""
-    lengths = [scenario.requests.input_length, scenario.requests.output_length]
+    requests = scenario.requests
+    lengths: list[InputLength | OutputLength] = [requests.input_length, requests.output_length]
     for override in scenario.prefix_cache.groups.overrides.values():
         lengths += [length for length in (override.input_length, override.output_length) if length]
     return any(length.mode in SIZED for length in lengths)
