@@ -56,8 +56,8 @@ help:
 	@echo '  XDG_CACHE_HOME  aisbench, test-real: keeps the environments in $${XDG_CACHE_HOME:-~/.cache}/hitlab'
 
 demo: .venv/ready
-	@.venv/bin/hitlab prepare --scenario "$${SCENARIO:-scenarios/quickstart.yaml}" --mode text
-	@.venv/bin/hitlab run --scenario "$${SCENARIO:-scenarios/quickstart.yaml}"
+	@.venv/bin/hitlab prepare --scenario "$${SCENARIO:-examples/quickstart/quickstart.yaml}" --mode text
+	@.venv/bin/hitlab run --scenario "$${SCENARIO:-examples/quickstart/quickstart.yaml}"
 	@$(took)
 
 test: .venv-dev/ready
@@ -103,6 +103,7 @@ format: .venv-dev/ready
 	@$(took)
 
 docs: .venv-dev/ready
+	@.venv-dev/bin/python -m contract.scenario.schema
 	@.venv-dev/bin/python -m docs.generate
 	@$(took)
 

@@ -12,7 +12,7 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parents[2]
 STAND_IN = Path(__file__).with_name("docker")
 HITLAB = Path(sys.executable).with_name("hitlab")
-SCENARIO = REPOSITORY / "scenarios" / "quickstart.yaml"
+SCENARIO = REPOSITORY / "examples" / "quickstart" / "quickstart.yaml"
 PATIENCE_SECONDS = 120
 
 

@@ -58,7 +58,7 @@ def test_what_is_missing_is_one_line_with_a_way_out(tmp_path: Path, docker: str 
 
 
 def test_bench_says_so_too(tmp_path: Path) -> None:
-    scenario = REPOSITORY / "scenarios/quickstart.yaml"
+    scenario = REPOSITORY / "examples/quickstart/quickstart.yaml"
     done = run("docker/bench", tmp_path, None, SCENARIO=str(scenario), ARTIFACTS_DIR=str(tmp_path))
     assert done.returncode == 4
     assert "make demo" in done.stderr

@@ -338,8 +338,8 @@ def test_quickstart_without_torch_and_transformers(tmp_path: Path) -> None:
         "            raise ImportError(name + ' is blocked')\n"
         "sys.meta_path.insert(0, Refuse())\n"
     )
-    scenario = REPOSITORY / "scenarios" / "quickstart.yaml"
-    text = scenario.read_text().replace("../outputs/quickstart", str(tmp_path / "out"))
+    scenario = REPOSITORY / "examples" / "quickstart" / "quickstart.yaml"
+    text = scenario.read_text().replace("../../outputs/quickstart", str(tmp_path / "out"))
     (tmp_path / "quickstart.yaml").write_text(text)
 
     def command(*arguments: str) -> Ended:

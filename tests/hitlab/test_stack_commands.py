@@ -20,7 +20,7 @@ from hitlab.caller import VARIABLE, take_umask
 from hitlab.secret_environment import FILE_VARIABLE, load_secrets
 
 HITLAB = Path(sys.executable).with_name("hitlab")
-SCENARIO = Path(__file__).resolve().parents[2] / "scenarios" / "quickstart.yaml"
+SCENARIO = Path(__file__).resolve().parents[2] / "examples" / "quickstart" / "quickstart.yaml"
 
 
 def hitlab(*arguments: str | Path) -> subprocess.CompletedProcess[str]:

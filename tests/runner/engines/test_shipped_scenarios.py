@@ -13,7 +13,12 @@ from runner.engines.vllm import managed_engine
 from tests.hitlab.conftest import REPOSITORY
 from tests.runner.engines.fake_docker import FakeDocker, FakeImage, health_server
 
-FOLDER = REPOSITORY / "scenarios" / "vllm"
+EXAMPLES = {
+    path.stem: path
+    for path in (REPOSITORY / "examples").glob("*/*.yaml")
+    if yaml.safe_load(path.read_text()).get("engine", {}).get("kind") == "vllm"
+}
+"""Those whose engine is started by HitLab."""
 ASCEND_FILES = (
     "usr/local/dcmi", "usr/local/bin/npu-smi", "usr/local/Ascend/driver/lib64", "usr/local/Ascend/driver/version.info",
     "etc/ascend_install.info",
@@ -30,7 +35,7 @@ def created(name: str, tmp_path: Path, port: int) -> tuple[list[str], dict[str, 
     """Image and command, and the options of the container that a scenario asks Docker for."""
     for file in ASCEND_FILES:
         (tmp_path / file).mkdir(parents=True)
-    text = (FOLDER / f"{name}.yaml").read_text()
+    text = EXAMPLES[name].read_text()
     for folder in ("usr", "etc"):
         text = text.replace(f"- /{folder}/", f"- {tmp_path}/{folder}/")
     scenario = parse_scenario(yaml.safe_load(text), folder=tmp_path)
@@ -65,14 +70,14 @@ def volumes(options: dict[str, Any]) -> dict[str, str]:
 
 
 def test_every_shipped_scenario_is_checked_here() -> None:
-    assert {path.stem for path in FOLDER.glob("*.yaml")} == {"two-gpus", "eight-gpus", "ascend", "lmcache"}
+    assert set(EXAMPLES) == {"two-gpus", "eight-gpus", "vllm-ascend", "lmcache"}
 
 
-@pytest.mark.parametrize("name", ["two-gpus", "eight-gpus", "ascend", "lmcache"])
+@pytest.mark.parametrize("name", ["two-gpus", "eight-gpus", "vllm-ascend", "lmcache"])
 def test_what_all_have(name: str, tmp_path: Path, port: int) -> None:
     command, options = created(name, tmp_path, port)
     assert command[1].startswith("Qwen/")
-    assert after(command, "--block-size") == ("128" if name == "ascend" else "16")
+    assert after(command, "--block-size") == ("128" if name == "vllm-ascend" else "16")
     assert {"--enable-prefix-caching", "--enable-prompt-tokens-details"} <= set(command)
     assert [limit["Name"] for limit in options["ulimits"]] == ["memlock", "stack"]
     assert volumes(options) == {
@@ -106,7 +111,7 @@ def test_eight_gpus(tmp_path: Path, port: int) -> None:
 
 
 def test_ascend(tmp_path: Path, port: int) -> None:
-    command, options = created("ascend", tmp_path, port)
+    command, options = created("vllm-ascend", tmp_path, port)
     assert command[0].startswith("quay.io/ascend/vllm-ascend:")
     assert options["device_requests"] == []
     assert [device.partition(":")[0] for device in options["devices"]] == [
