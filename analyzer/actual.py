@@ -20,7 +20,8 @@ def counter_actual(
 ) -> dict[str, Any]:
     """`actual` as documented: queries, hits and rate per rank and in total (reference 4.5).
 
-    With `not_measurable` the counters stand as they are, but no rate is made of them. `reason` is why a rate is null.
+    With `not_measurable` the counters stand as they are, but no rate is made of them. `reason` is why a rate is null,
+    `kv_cache_usage_reason` why peak and average of the KV usage are.
     """
     ranks = difference.ranks
     by_dp = {}
@@ -43,6 +44,7 @@ def counter_actual(
         "global_hit_rate": None if not_measurable else difference.hit_rate,
         "global_kv_cache_usage_peak": kv_summary["global_peak"],
         "global_kv_cache_usage_avg": kv_summary["global_avg"],
+        "kv_cache_usage_reason": kv_summary["reason"],
         "unit": difference.unit,
         "external": _external(ranks),
         "by_source": _by_source(ranks),
@@ -56,6 +58,7 @@ def no_counters(reason: str) -> dict[str, Any]:
     return {
         "by_dp": {},
         **{f"global_{name}": None for name in nothing},
+        "kv_cache_usage_reason": reason,
         "unit": None,
         "external": {"queries": None, "hits": None, "hit_rate": None, "reason": reason},
         "by_source": {"prompt_tokens": None, "cached_tokens": None, "reason": reason},

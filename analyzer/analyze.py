@@ -22,7 +22,7 @@ from analyzer.failures import Failures, failures_by_kind, told
 from analyzer.html_report.report import write_report
 from analyzer.html_report.skeleton import Warn
 from analyzer.known_causes import KNOWN
-from analyzer.kv_usage import damaged_samples, kv_polling, kv_samples
+from analyzer.kv_usage import damaged_samples, kv_polling, kv_samples, load_window
 from analyzer.ledger_states import incomplete_ledgers, ledger_states
 from analyzer.ledgers import (
     NAMES,
@@ -111,7 +111,10 @@ def measured_analysis(
     service = measurement.service
     requests = request_table(manifest.directory.full, directory)
     scrapes = stored_pair(directory, service, measurement.findings)
-    polling = kv_polling(kv_samples(directory, measurement), service["poll_interval_seconds"])
+    samples = kv_samples(directory, measurement)
+    polling = kv_polling(
+        samples, service["poll_interval_seconds"], load_window(measurement, requests.attempts)
+    )
     version = measurement.engine.version if measurement.engine else None
     cache = engine_cache(
         scrapes.before_snapshot,
@@ -294,7 +297,8 @@ def ledgers_document(ledgers: Mapping[str, Ledger], seen: Circumstances) -> dict
 def runtime_document(
     measurement: Measurement, scrapes: ScrapePair, polling: dict[str, Any]
 ) -> dict[str, Any]:
-    """`runtime`: phases, checks, scrapes, samples, the engine and the load."""
+    """`runtime`: phases, checks, scrapes, samples, the engine and the load. `aisbench_exit_code`: null where the native
+    driver sent."""
     before = scrapes.before_snapshot
     return {
         "phases": [phase.name for phase in measurement.phases],
@@ -308,6 +312,7 @@ def runtime_document(
         "warmup": [warmup.model_dump(mode="json") for warmup in measurement.warmup],
         "metrics_baseline": metrics_part(scrapes.before),
         "metrics_after": metrics_part(scrapes.after),
+        "aisbench_exit_code": None if measurement.aisbench is None else measurement.aisbench.exit_code,
         "kv_cache_polling": polling,
         "engine": None if measurement.engine is None else measurement.engine.model_dump(mode="json"),
         "load": None if measurement.load is None else measurement.load.model_dump(mode="json"),
@@ -399,11 +404,11 @@ def conclude(document: dict[str, Any]) -> None:
 
 
 def actual_status(document: dict[str, Any]) -> str:
-    """PASS, WARNING, or NOT_MEASURED; warnings about the target are not about the measurement."""
+    """PASS, PASS_WITH_WARNING, or NOT_MEASURED; warnings about the target are not about the measurement."""
     if document["actual"]["global_hit_rate"] is None:
         return "NOT_MEASURED"
     codes = {warning["code"] for warning in document["warnings"]}
-    return "WARNING" if codes - {"TARGET_UNREACHABLE", "TARGET_DEVIATION"} else "PASS"
+    return "PASS_WITH_WARNING" if codes - {"TARGET_UNREACHABLE", "TARGET_DEVIATION"} else "PASS"
 
 
 def _failed_message(document: dict[str, Any]) -> str:

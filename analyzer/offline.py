@@ -34,7 +34,12 @@ from contract.manifest import Manifest
 from contract.progress import Progress, silent
 from contract.redaction import Redactor
 
-NO_SAMPLES: dict[str, Any] = {"by_dp": {}, "global_peak": None, "global_avg": None}
+NO_SAMPLES: dict[str, Any] = {
+    "by_dp": {},
+    "global_peak": None,
+    "global_avg": None,
+    "reason": "two scrapes hold no samples of the time between them",
+}
 NO_RECORDS = "two scrapes hold no requests; only a run of HitLab records them"
 
 

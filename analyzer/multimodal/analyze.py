@@ -20,7 +20,7 @@ from analyzer.analyze import (
     runtime_document,
 )
 from analyzer.causes import NO_CAUSE
-from analyzer.kv_usage import damaged_samples, kv_polling, kv_samples
+from analyzer.kv_usage import damaged_samples, kv_polling, kv_samples, load_window
 from analyzer.ledger_states import incomplete_ledgers, ledger_states
 from analyzer.ledgers import NAMES, Ledger, answers_ledger, unknown_ledger
 from analyzer.multimodal.expected import (
@@ -55,7 +55,10 @@ def image_analysis(
     service, record = measurement.service, measurement.images
     requests = image_request_table(manifest, directory, record)
     scrapes = stored_pair(directory, service, measurement.findings)
-    polling = kv_polling(kv_samples(directory, measurement), service["poll_interval_seconds"])
+    samples = kv_samples(directory, measurement)
+    polling = kv_polling(
+        samples, service["poll_interval_seconds"], load_window(measurement, requests.attempts)
+    )
     expected = expect(
         record, requests, read_token_ids(manifest.directory.token_ids), queries_by_rank(scrapes, service)
     )

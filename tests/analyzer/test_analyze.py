@@ -7,10 +7,14 @@ import orjson
 import pyarrow.parquet as pq
 import pytest
 
+from analyzer.analysis import read_analysis, seal_analysis
 from analyzer.analyze import analyze_measurement
 from analyzer.offline import analyze_scrapes
 from analyzer.report import performance_report
+from analyzer.watch.verdict import verdict_of
+from contract.documents import read_document, write_document
 from contract.errors import ArtifactError, ExitCode
+from contract.measurement import AisbenchRecord, Finding
 from contract.records import REQUEST_SCHEMA, to_batch
 from contract.streams import TableStream
 from tests.analyzer.conftest import Made, Make
@@ -191,3 +195,41 @@ def test_a_run_that_ended_before_its_first_answer(make: Make, kind: str) -> None
     assert set(report["metrics"].values()) == {None}
     assert report["failures"] == {"attempts": {}, "not_sent": len(made.rows)}
     assert report["common"]["Benchmark Duration"] == {"total": None}
+
+
+@pytest.mark.parametrize("code", [None, 0, 3])
+def test_the_exit_code_of_aisbench_where_it_sent(make: Make, code: int | None) -> None:
+    made = make()
+    sent = AisbenchRecord(
+        version="3.1", results="/x", csv=None, summary=None, config="c.py", log="l", exit_code=code,
+        total_requests=None, failed_requests=None,
+    )  # fmt: skip
+    made.write(aisbench=sent)
+    runtime = analyze_measurement(made.manifest, FIRST).document["runtime"]
+    assert runtime["aisbench_exit_code"] == code
+    made.write(stamp=SECOND)
+    runtime = analyze_measurement(made.manifest, SECOND).document["runtime"]
+    assert runtime["aisbench_exit_code"] is None, "the native driver sent"
+
+
+def test_the_state_of_a_measurement_is_spelled_as_in_the_guide(make: Make) -> None:
+    made = make()
+    made.write(findings=[Finding(code="CONTAMINATED", message="x")])
+    validation = analyze_measurement(made.manifest, FIRST).document["validation"]
+    assert (validation["status"], validation["actual_status"]) == ("PASS_WITH_WARNING", "PASS_WITH_WARNING")
+    made.write(stamp=SECOND)
+    validation = analyze_measurement(made.manifest, SECOND).document["validation"]
+    assert (validation["status"], validation["actual_status"]) == ("PASS", "PASS")
+
+
+def test_an_analysis_that_an_older_hitlab_wrote_is_still_reported(make: Make) -> None:
+    """It says WARNING where the guide, and HitLab today, say PASS_WITH_WARNING."""
+    made = make()
+    directory = made.write(findings=[Finding(code="CONTAMINATED", message="x")])
+    analyze_measurement(made.manifest, FIRST)
+    document = read_document(directory.analysis, "analysis")
+    document["validation"]["actual_status"] = "WARNING"
+    del document["runtime"]["aisbench_exit_code"]
+    write_document(directory.analysis, seal_analysis(document))
+    assert performance_report(made.manifest, FIRST)["hit_rate"]["actual"] is not None
+    assert verdict_of("complete", read_analysis(directory.analysis)) == "PASS_WITH_WARNING"

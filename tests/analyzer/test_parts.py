@@ -17,7 +17,7 @@ from analyzer.recover import finished_measurement
 from analyzer.report import performance_report
 from contract.documents import read_document, write_document
 from contract.errors import ArtifactError, ExitCode
-from contract.measurement import Measurement
+from contract.measurement import Measurement, PhaseRecord
 from contract.measurement_file import SEAL, read_measurement_file, write_measurement
 from contract.records import REQUEST_SCHEMA, to_batch
 from contract.run_directory import MeasurementDirectory
@@ -26,6 +26,8 @@ from tests.analyzer.conftest import Made, Make
 from tests.analyzer.synthetic import edit_measurement
 
 MINE, OTHER = "20260101_000000", "20260101_000001"
+FORMAL = PhaseRecord(name="formal", started_at="1970-01-01T00:16:40.000+00:00")
+"""Where the records of `Made` begin."""
 NEEDED = ("measurement", "requests", "baseline", "after")
 
 
@@ -50,7 +52,7 @@ def samples(directory: MeasurementDirectory, ranks: int) -> None:
 
 
 def whole(made: Made, stamp: str = MINE, **changes: Any) -> MeasurementDirectory:
-    directory = made.write(made.records(**changes), stamp=stamp)
+    directory = made.write(made.records(**changes), stamp=stamp, phases=[FORMAL])
     samples(directory, made.ranks)
     edit_measurement(directory)
     return directory

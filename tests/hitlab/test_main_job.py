@@ -275,6 +275,7 @@ def test_an_assumed_empty_cache_is_believed_once_and_contaminated_the_second_tim
         analysis = assert_equal_to_the_token(directory)
         assert [warning["code"] for warning in analysis["warnings"]] == ["ASSUME_EMPTY_CACHE"]
         assert analysis["validation"]["status"] == "PASS_WITH_WARNING"
+        assert analysis["validation"]["actual_status"] == "PASS_WITH_WARNING"
 
         ended = hitlab("run", "--scenario", path)
         assert ended.code == 0
