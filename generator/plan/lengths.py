@@ -5,6 +5,7 @@ from random import Random
 
 from contract.errors import ScenarioError
 from contract.scenario import InputLength, OutputLength
+from contract.scenario.defaults import normal_shape
 from contract.scenario.length_files import INPUT_COLUMNS, OUTPUT_COLUMNS, read_lengths
 
 
@@ -26,17 +27,15 @@ def draw_lengths(length: InputLength | OutputLength, count: int, seed: int, path
     low, high = length.min or 1, length.max or 1
     if length.mode == "uniform":
         return [random.randint(low, high) for _ in range(count)]
-    return _truncated_normal(random, low, high, length.mean, length.std, count, path)
+    return _truncated_normal(random, low, high, *normal_shape(length), count, path)
 
 
 def _truncated_normal(
-    random: Random, low: int, high: int, mean: float | None, std: float | None, count: int, path: str
+    random: Random, low: int, high: int, mean: float, std: float, count: int, path: str
 ) -> list[int]:
     """Rounded normal draws, those outside [low, high] rejected."""
     if low == high:
         return [low] * count
-    mean = (low + high) / 2 if mean is None else mean
-    std = max(1.0, (high - low) / 4) if std is None else std
     lengths: list[int] = []
     attempts = max(1000, 100 * count)
     for _ in range(attempts):
