@@ -15,6 +15,7 @@ from analyzer.actual import (
     why_not_measurable,
 )
 from analyzer.analysis import Analysis, Show, seal_analysis, show_nothing
+from analyzer.analysis_log import analysis_lines
 from analyzer.bench.analyze import analyze_bench
 from analyzer.causes import Circumstances, explain, version_caveat
 from analyzer.engine_cache import engine_cache
@@ -43,7 +44,7 @@ from analyzer.request_table import RequestTable, request_table
 from analyzer.scrapes import ScrapePair, metric_names, metrics_part, stored_pair
 from contract.analysis import prepared_analysis
 from contract.artifact_check import check_artifacts
-from contract.command_log import LOGGER, command_log
+from contract.command_log import LOGGER, PhaseTimes, command_log, log_lines
 from contract.documents import write_document
 from contract.engine_version import parse_version
 from contract.errors import ExitCode, NothingMeasuredError, gravest
@@ -77,26 +78,35 @@ def analyze_measurement(
     if is_bench(manifest.document):
         return analyze_bench(manifest, stamp, show=show, warn=warn)
     with command_log(manifest.directory.log("analyze"), Redactor()) as log:
+        phase = PhaseTimes()
+        phase.tell(log)
         directory, measurement = find_measurement(manifest, stamp)
-        check_artifacts(manifest, progress)
+        log.info("measurement %s (%s)", directory.root, measurement.status)
+        with phase("check the data"):
+            check_artifacts(manifest, progress)
         measurement = finished_measurement(directory, measurement)
         require_records(directory, measurement)
-        if manifest.mode == "mm":
-            from analyzer.multimodal.analyze import image_analysis  # builds on what is in this module
+        with phase("analyse"):
+            if manifest.mode == "mm":
+                from analyzer.multimodal.analyze import image_analysis  # builds on what is in this module
 
-            document = image_analysis(manifest, measurement, directory)
-        else:
-            document = measured_analysis(manifest, measurement, directory, progress)
+                document = image_analysis(manifest, measurement, directory)
+            else:
+                document = measured_analysis(manifest, measurement, directory, progress)
         document = seal_analysis(document)
         write_document(directory.analysis, document)
         path = directory.analysis
         if stamp == latest_complete(manifest, pass_over_damaged=True):
             write_document(manifest.directory.analysis, document)
             path = manifest.directory.analysis
-        log.info("analysed %s: %s", stamp, document["agreement"])
+        log_lines(log, analysis_lines(document))
+        log.info("written: %s", directory.analysis)
+        if path != directory.analysis:
+            log.info("written: %s", path)
         analysis = Analysis(document, path, *ending(document, measurement))
         show(analysis)
-        write_report(manifest, directory, warn=warn)
+        with phase("draw the report"):
+            write_report(manifest, directory, warn=warn)
     return analysis
 
 

@@ -121,6 +121,11 @@ def _no_usage(sampled: int, inside: int, interval_seconds: float, window: LoadWi
     if inside:
         return "the engine's metrics page shows no KV-cache usage"
     duration = window.last_finished - window.first_sent
+    if not sampled:
+        return (
+            f"the load of {duration:.3g} s was over before the first sample (service.poll_interval_seconds is "
+            f"{interval_seconds:g})"
+        )
     return (
         f"none of {sampled} samples fell into the load of {duration:.3g} s (service.poll_interval_seconds is "
         f"{interval_seconds:g})"

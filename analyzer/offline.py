@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from analyzer.analysis import Analysis, Show, seal_analysis, show_nothing
+from analyzer.analysis_log import analysis_lines
 from analyzer.analyze import (
     agreement,
     circumstances,
@@ -27,7 +28,7 @@ from analyzer.scrape_settings import ScrapeSettings, scrape_settings
 from analyzer.scrapes import ScrapePair, load_scrape, metrics_part, pair
 from contract.analysis import prepared_analysis
 from contract.artifact_check import check_artifacts
-from contract.command_log import LOGGER, command_log
+from contract.command_log import LOGGER, command_log, log_lines
 from contract.documents import read_document, write_document, writing
 from contract.errors import ArtifactError, ExitCode
 from contract.manifest import Manifest
@@ -57,7 +58,8 @@ def analyze_scrapes(
     """Analyse a pair of scrapes as a new entry under `runs/`, with its report.html.
 
     It never takes the place of a complete measurement. `scenario`: whose ranks, labels and thresholds to use, see
-    `scrape_settings`; `say` is told which they are. `show` and `warn` as of `analyze_measurement`.
+    `scrape_settings`; `say` is told which they are, and where the analysis
+    is. `show` and `warn` as of `analyze_measurement`.
     """
     if manifest.mode == "mm":
         raise ArtifactError(
@@ -67,6 +69,7 @@ def analyze_scrapes(
     with command_log(manifest.directory.log("analyze"), Redactor()) as log:
         check_artifacts(manifest, progress)
         settings = scrape_settings(manifest, baseline, after, scenario)
+        log.info("scrapes %s and %s", baseline, after)
         log.info("%s", settings.line)
         say(settings.line)
         scrapes = pair(load_scrape(baseline, settings.service), load_scrape(after, settings.service))
@@ -81,14 +84,24 @@ def analyze_scrapes(
         if not current.is_file() or read_document(current, "analysis").get("status") != "complete":
             write_document(current, document)
             path = current
-        log.info("analysed %s and %s: %s", baseline, after, document["agreement"])
+        log_lines(log, analysis_lines(document))
+        where = _where(directory.analysis, current, path)
+        log.info("%s", where)
         actual = document["actual"]
         analysis = Analysis(document, path, ExitCode.DONE, None)
         if actual["global_hit_rate"] is None:
             analysis = Analysis(document, path, ExitCode.INCONCLUSIVE, f"no hit rate: {actual['reason']}")
         show(analysis)
+        say(where)
         write_report(manifest, directory, warn=warn)
     return analysis
+
+
+def _where(own: Path, current: Path, path: Path) -> str:
+    """One line: what was written, and which analysis the run directory has now."""
+    if path == current:
+        return f"Written to: {own} and, as no complete measurement is there, to {current}"
+    return f"Written to: {own}; {current} stays that of the complete measurement"
 
 
 def scrapes_analysis(manifest: Manifest, scrapes: ScrapePair, settings: ScrapeSettings) -> dict[str, Any]:

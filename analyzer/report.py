@@ -2,6 +2,7 @@
 
 import csv
 import io
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from analyzer.performance import (
 )
 from analyzer.recover import finished_measurement
 from analyzer.request_table import RequestTable
-from contract.command_log import command_log
+from contract.command_log import command_log, log_lines
 from contract.documents import whole_file, write_document
 from contract.errors import ArtifactError
 from contract.manifest import Manifest
@@ -59,6 +60,8 @@ def performance_report(manifest: Manifest, stamp: str | None = None) -> dict[str
             file.write(csv_text(performance).encode())
         write_document(paths["json"], common)
         log.info("report on %s: %d requests answered", directory.stamp, performance.success_requests)
+        log_lines(log, _lines(performance, common))
+        log.info("written: %s and %s", paths["csv"], paths["json"])
     return {
         "run_id": manifest.document["run_id"],
         "measurement": directory.stamp,
@@ -76,6 +79,21 @@ def performance_report(manifest: Manifest, stamp: str | None = None) -> dict[str
             "not_sent": int((requests.last == UNKNOWN).sum()),
         },
     }
+
+
+def _lines(performance: Performance, common: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """The figures, for the log."""
+    for name, summary in performance.summaries.items():
+        if summary is None:
+            yield f"{name}: not known ({performance.unavailable[name]})"
+        else:
+            yield (
+                f"{name} ({METRICS[name]}): average {summary.average:.6g}, min {summary.minimum:.6g}, median "
+                f"{summary.median:.6g}, P90 {summary.p90:.6g}, P99 {summary.p99:.6g}, max {summary.maximum:.6g}, "
+                f"N {summary.count}"
+            )
+    for name, values in common.items():
+        yield f"{name}: {values['total']}"
 
 
 def _latest(manifest: Manifest) -> str:

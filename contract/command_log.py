@@ -2,7 +2,8 @@
 
 import logging
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,6 +13,54 @@ from contract.foreign_text import visible
 from contract.redaction import Redactor
 
 LOGGER = logging.getLogger("hitlab")
+
+
+SHOWN = 100
+"""Lines of one kind, groups say, that a log shows; how many are left out is its next line."""
+
+
+def bounded(lines: Iterable[str], where: str) -> Iterator[str]:
+    """The first `SHOWN` lines; if there are more, one that says how many and `where` they are."""
+    left = 0
+    for number, line in enumerate(lines):
+        if number < SHOWN:
+            yield line
+        else:
+            left += 1
+    if left:
+        yield f"... and {left} more: {where}"
+
+
+class PhaseTimes:
+    """The phases of a command in its log, each with the seconds that it took.
+
+    What ended before there was a log is written as soon as there is one: `tell`.
+    """
+
+    def __init__(self) -> None:
+        self._log: logging.Logger | None = None
+        self._waiting: list[str] = []
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        begun = time.monotonic()
+        yield
+        line = f"phase {name}: {time.monotonic() - begun:.3f} s"
+        if self._log is None:
+            self._waiting.append(line)
+        else:
+            self._log.info("%s", line)
+
+    def tell(self, log: logging.Logger) -> None:
+        self._log = log
+        while self._waiting:
+            log.info("%s", self._waiting.pop(0))
+
+
+def log_lines(log: logging.Logger, lines: Iterable[str]) -> None:
+    """Every line as an entry of its own."""
+    for line in lines:
+        log.info("%s", line)
 
 
 class _LogFile(logging.Handler):

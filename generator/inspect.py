@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from contract.command_log import command_log
+from contract.command_log import PhaseTimes, command_log, log_lines
 from contract.documents import file_sha256, write_document
 from contract.effective_config import effective_config
 from contract.kinds import Mode
@@ -13,6 +13,7 @@ from contract.redaction import Redactor
 from contract.run_directory import RunDirectory, create_run_directory
 from contract.scenario import Scenario, load_scenario
 from generator.plan.plan import Plan, build_plan
+from generator.plan_log import plan_lines, settings_lines
 from generator.plan_warnings import plan_warnings
 from generator.summary import length_summary, route_counts, trajectory_summary
 from generator.version import plugin_version
@@ -31,13 +32,18 @@ def inspect(
     if output_dir is not None:
         run = scenario.run.model_copy(update={"output_dir": str(output_dir.resolve())})
         scenario = scenario.model_copy(update={"run": run})
-    plan = build_plan(scenario)
+    phase = PhaseTimes()
+    with phase("plan"):
+        plan = build_plan(scenario)
     directory = create_run_directory(Path(scenario.run.output_dir), scenario.run.run_id)
     with command_log(directory.log("inspect"), Redactor(scenario.service.api_key)) as log:
+        log_lines(log, settings_lines(scenario, scenario_path, file_sha256(scenario_path)))
+        phase.tell(log)
+        log_lines(log, plan_lines(scenario, plan))
         summary = inspect_summary(scenario, plan)
         summary |= {"log": str(directory.log("inspect")), "manifest": str(directory.manifest)}
         write_inspected_manifest(directory, scenario, scenario_path, "text", summary)
-        log.info("inspected %s: %s", scenario_path, summary)
+        log.info("inspected: %s", directory.manifest)
         for warning in plan_warnings(scenario, plan):
             log.warning(warning)
             warn(warning)

@@ -12,7 +12,7 @@ import orjson
 import pyarrow as pa
 
 from contract.analysis import prepared_analysis
-from contract.command_log import command_log
+from contract.command_log import PhaseTimes, command_log, log_lines
 from contract.data_identity import data_sha256
 from contract.documents import canonical_sha256, file_sha256, whole_file, write_document
 from contract.effective_config import effective_config
@@ -25,6 +25,7 @@ from contract.scenario import Scenario, load_scenario
 from contract.token_ids import ROWS_PER_BATCH, TOKEN_IDS_SCHEMA, Int32Array, token_ids_batch
 from generator.corpus_selection import corpus_selection
 from generator.plan.plan import Plan, build_plan
+from generator.plan_log import artifact_lines, plan_lines, settings_lines, warmup_lines
 from generator.plan_warnings import plan_warnings
 from generator.reuse import directory_for_prepare
 from generator.summary import length_summary, prefix_cache_summary, theory, trajectory_summary
@@ -74,14 +75,19 @@ def prepare(
     if output_dir is not None:
         run = scenario.run.model_copy(update={"output_dir": str(output_dir.resolve())})
         scenario = scenario.model_copy(update={"run": run})
-    plan = build_plan(scenario)
-    tokenizer = load_tokenizer(
-        scenario.tokenizer.path,
-        revision=scenario.tokenizer.revision,
-        trust_remote_code=scenario.tokenizer.trust_remote_code,
-    )
-    corpus = load_corpus(scenario.corpus.path, scenario.corpus.field)
-    prompts = prompt_set(scenario, plan, tokenizer, corpus)
+    phase = PhaseTimes()
+    with phase("plan"):
+        plan = build_plan(scenario)
+    with phase("load tokenizer"):
+        tokenizer = load_tokenizer(
+            scenario.tokenizer.path,
+            revision=scenario.tokenizer.revision,
+            trust_remote_code=scenario.tokenizer.trust_remote_code,
+        )
+    with phase("load corpus"):
+        corpus = load_corpus(scenario.corpus.path, scenario.corpus.field)
+    with phase("build prefixes"):
+        prompts = prompt_set(scenario, plan, tokenizer, corpus)
     scenario_sha256 = file_sha256(scenario_path)
     choice = directory_for_prepare(
         scenario,
@@ -92,16 +98,21 @@ def prepare(
     )
     directory = choice.directory
     with command_log(directory.log("prepare"), Redactor(scenario.service.api_key)) as log:
+        log_lines(log, settings_lines(scenario, scenario_path, scenario_sha256))
+        phase.tell(log)
         if choice.note is not None:
             log.info(choice.note)
             if note is not None:
                 note(choice.note)
+        log_lines(log, plan_lines(scenario, plan))
         for warning in plan_warnings(scenario, plan):
             log.warning(warning)
             warn(warning)
         directory.manifest.unlink(missing_ok=True)  # from here on the directory holds no valid data
-        files, unique = write_requests(directory, scenario, plan, prompts, progress)
-        document = manifest_document(scenario, plan, tokenizer, corpus, prompts, directory, unique)
+        with phase("build prompts and write requests"):
+            files, unique = write_requests(directory, scenario, plan, prompts, progress)
+        with phase("build manifest"):
+            document = manifest_document(scenario, plan, tokenizer, corpus, prompts, directory, unique)
         document |= {
             "scenario_path": str(scenario_path.resolve()),
             "scenario_sha256": scenario_sha256,
@@ -117,7 +128,12 @@ def prepare(
             },
         }
         write_document(directory.manifest, seal(document))
-        log.info("prepared %d requests from %s, repairs: %s", plan.count, scenario_path, prompts.repairs)
+        log.info("tokenizer: %s", orjson.dumps(tokenizer.identity()).decode())
+        log.info("corpus: %d records, SHA-256 %s", len(corpus), corpus.file_sha256)
+        log.info("prompts: repairs %s, %d of %d first own blocks unique", prompts.repairs, unique, plan.count)
+        log_lines(log, warmup_lines(document["warmup"]["plan"]))
+        log_lines(log, artifact_lines(document["artifacts"]))
+        log.info("prepared: %s", directory.manifest)
     return {
         "full": str(directory.full),
         "requests": str(directory.requests),

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from contract.artifact_check import check_artifacts
-from contract.command_log import command_log
+from contract.command_log import command_log, log_lines
 from contract.concurrency import not_reached
 from contract.effective_config import effective_config
 from contract.errors import ExitCode, Interruption, ServiceError
@@ -33,6 +33,7 @@ from runner.preflight import Preflight, PreflightError, finding_of, preflight
 from runner.prepared import PreparedData
 from runner.prometheus_target import published
 from runner.reset import reset_cache
+from runner.run_log import begin_lines, check_lines, engine_line, load_lines, warmup_lines
 from runner.settle import Settled, quiet_scrape, settled_scrape
 from runner.undisturbed import last_words, undisturbed
 from runner.warmup import contamination, warm_up
@@ -87,6 +88,9 @@ def measure(
         if engine.log_to is not None:
             engine.log_to(directory.engine_log)
         config = effective_config(scenario)
+        log_lines(
+            LOGGER, begin_lines(str(manifest.directory.manifest), str(directory.root), config, overrides)
+        )
         first = Measurement(
             status="running",
             run_id=manifest.document["run_id"],
@@ -126,6 +130,7 @@ def measure(
             if record is None:
                 raise
             checks = {"preflight": list(error.checks)} if isinstance(error, PreflightError) else {}
+            log_lines(LOGGER, check_lines(checks.get("preflight", ())))
             if stop.is_set() and isinstance(error, ServiceError):
                 # A step that was cut short says nothing about the engine.
                 with last_words():
@@ -202,6 +207,9 @@ def _run_phases(
         record.update(
             preflight=list(checked.checks), engine=_engine_record(client.engine, checked), images=images
         )
+        log_lines(LOGGER, check_lines(checked.checks))
+        if record.state.engine is not None:
+            LOGGER.info("%s", engine_line(record.state.engine))
         for finding in checked.findings:
             record.find(finding)
             warn(f"{finding.code}: {finding.message}")
@@ -211,6 +219,7 @@ def _run_phases(
             client, checked, assume_empty_cache=scenario.service.assume_empty_cache, stop=stop
         )
         record.update(preflight=[*record.state.preflight, reset.check])
+        log_lines(LOGGER, check_lines([reset.check]))
         for finding in reset.findings:
             record.find(finding)
         count = warmups(command_line(scenario.aisbench.extra_args))  # the native driver's as well
@@ -229,6 +238,7 @@ def _run_phases(
             warmed = warm_up(client, scenario, manifest, api_key=api_key, stop=stop, progress=progress)
             check, contaminated = contamination(warmed)
             record.update(warmup=warmed, preflight=[*record.state.preflight, check])
+            log_lines(LOGGER, (*warmup_lines(warmed), *check_lines([check])))
             record.find(contaminated)
         go_on()
     with record.phase("baseline"):
@@ -252,6 +262,7 @@ def _run_phases(
         record.update(
             load=outcome.load, aisbench=outcome.aisbench, kv_polling_failures=formal.kv_polling_failures
         )
+        log_lines(LOGGER, load_lines(outcome.load, outcome.aisbench))
         for finding in outcome.findings:
             record.find(finding)
         lighter = not_reached(outcome.load)

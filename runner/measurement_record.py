@@ -1,11 +1,13 @@
 """measurement.json and events.jsonl of a measurement while it grows."""
 
 import logging
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from contract.command_log import log_lines
 from contract.documents import whole_file
 from contract.errors import ArtifactError, ExitCode, HitLabError
 from contract.events import EventLog, utc_now
@@ -15,6 +17,7 @@ from contract.parts import part_hashes
 from contract.redaction import Redactor
 from contract.run_directory import MeasurementDirectory
 from runner.control import Scrape
+from runner.run_log import counter_lines
 from runner.undisturbed import undisturbed
 
 LOGGER = logging.getLogger("hitlab.runner")
@@ -44,6 +47,7 @@ class MeasurementRecord:
         with whole_file(path) as file:
             file.write(self._redact.exposition(scrape.text).encode())
         self.seal_parts()
+        log_lines(LOGGER, counter_lines(path.stem, scrape.snapshot))
 
     @contextmanager
     def phase(self, name: Phase) -> Iterator[None]:
@@ -51,11 +55,13 @@ class MeasurementRecord:
         earlier = self.state.phases
         self.update(phases=[*earlier, begun])
         self.events.write("phase_started", phase=name)
-        LOGGER.info("phase %s", name)
+        LOGGER.info("phase %s begins", name)
+        started = time.monotonic()
         yield
         ended = begun.model_copy(update={"finished_at": utc_now()})
         self.update(phases=[*earlier, ended])
         self.events.write("phase_finished", phase=name)
+        LOGGER.info("phase %s: %.3f s", name, time.monotonic() - started)
 
     def find(self, finding: Finding | None) -> None:
         if finding is not None:
@@ -74,6 +80,7 @@ class MeasurementRecord:
                 fields["parts"] = part_hashes(self._directory, self.state.parts or {})
                 self.update(status=status, error=error, finished_at=utc_now(), **fields)
                 self.events.write("run_finished", status=status, error=error)
+                LOGGER.info("measurement %s%s", status, f": {error}" if error else "")
             finally:
                 self.events.close()
 

@@ -2,7 +2,7 @@
 
 import base64
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import orjson
 import pyarrow as pa
 
 from contract.analysis import prepared_image_analysis
-from contract.command_log import command_log
+from contract.command_log import PhaseTimes, command_log, log_lines
 from contract.documents import canonical_sha256, file_sha256, whole_file, write_document
 from contract.effective_config import effective_config
 from contract.events import utc_now
@@ -26,6 +26,7 @@ from generator.corpus_selection import corpus_selection
 from generator.inspect import write_inspected_manifest
 from generator.multimodal.selection import ChosenImage, choose_image
 from generator.multimodal.texts import ExactText, exact_texts
+from generator.plan_log import artifact_lines, settings_lines
 from generator.reuse import directory_for_prepare
 from generator.version import plugin_version
 from prompts.corpus import Corpus, load_corpus
@@ -97,25 +98,30 @@ def prepare_images(
 
     Raises ScenarioError when the data cannot be built; then no manifest is written.
     """
-    job = _job(scenario_path, output_dir, progress)
+    phase = PhaseTimes()
+    with phase("choose image"):
+        job = _job(scenario_path, output_dir, progress)
     scenario = job.scenario
-    tokenizer = load_tokenizer(
-        scenario.tokenizer.path,
-        revision=scenario.tokenizer.revision,
-        trust_remote_code=scenario.tokenizer.trust_remote_code,
-    )
-    corpus = load_corpus(scenario.corpus.path, scenario.corpus.field)
-    scenario_sha256 = file_sha256(scenario_path)
-    texts = list(
-        exact_texts(
-            tokenizer,
-            corpus,
-            corpus_selection(scenario.corpus.selection, "corpus.selection"),
-            count=job.count,
-            tokens=job.text_tokens,
-            seed=scenario.run.random_seed + CORPUS_STREAM,
+    with phase("load tokenizer"):
+        tokenizer = load_tokenizer(
+            scenario.tokenizer.path,
+            revision=scenario.tokenizer.revision,
+            trust_remote_code=scenario.tokenizer.trust_remote_code,
         )
-    )
+    with phase("load corpus"):
+        corpus = load_corpus(scenario.corpus.path, scenario.corpus.field)
+    scenario_sha256 = file_sha256(scenario_path)
+    with phase("build texts"):
+        texts = list(
+            exact_texts(
+                tokenizer,
+                corpus,
+                corpus_selection(scenario.corpus.selection, "corpus.selection"),
+                count=job.count,
+                tokens=job.text_tokens,
+                seed=scenario.run.random_seed + CORPUS_STREAM,
+            )
+        )
     choice = directory_for_prepare(
         scenario,
         scenario_sha256=scenario_sha256,
@@ -126,14 +132,17 @@ def prepare_images(
     )
     directory = choice.directory
     with command_log(directory.log("prepare"), Redactor(scenario.service.api_key)) as log:
+        log_lines(log, settings_lines(scenario, scenario_path, scenario_sha256))
+        phase.tell(log)
         if choice.note is not None:
             log.info(choice.note)
             if note is not None:
                 note(choice.note)
         directory.manifest.unlink(missing_ok=True)  # from here on the directory holds no valid data
         requests = directory.result / f"{directory.run_id}.{job.name}.requests.jsonl"
-        _write_rows(requests, job, texts, progress)
-        _write_token_ids(directory.token_ids, texts)
+        with phase("write requests"):
+            _write_rows(requests, job, texts, progress)
+            _write_token_ids(directory.token_ids, texts)
         document = _manifest(job, tokenizer, corpus, directory, requests)
         document |= {"scenario_path": str(scenario_path.resolve()), "scenario_sha256": scenario_sha256}
         write_document(directory.analysis, prepared_image_analysis(document))
@@ -153,7 +162,11 @@ def prepare_images(
             },
         }
         write_document(directory.manifest, seal(document))
-        log.info("prepared %d requests from %s: %s", job.count, scenario_path, document["selection"])
+        log_lines(log, _image_lines(job))
+        log.info("tokenizer: %s", orjson.dumps(tokenizer.identity()).decode())
+        log.info("corpus: %d records, SHA-256 %s", len(corpus), corpus.file_sha256)
+        log_lines(log, artifact_lines({**document["datasets"], **document["artifacts"]}))
+        log.info("prepared: %s", directory.manifest)
     return {
         "ok": True,
         "request_count": job.count,
@@ -221,6 +234,16 @@ def _image(job: _Job) -> dict[str, Any]:
     }
 
 
+def _image_lines(job: _Job) -> Iterator[str]:
+    """What the requests are made of, for the log."""
+    yield (
+        f"plan: {job.count} requests, {job.name}, {job.images_per_request} images and {job.text_tokens} text tokens "
+        f"each, {job.output_tokens} output tokens"
+    )
+    yield f"image: {orjson.dumps(_image(job)).decode()}"
+    yield f"search: {orjson.dumps(job.image.search.document()).decode()}"
+
+
 def _manifest(
     job: _Job, tokenizer: Tokenizer, corpus: Corpus, directory: RunDirectory, requests: Path
 ) -> dict[str, Any]:
@@ -281,7 +304,9 @@ def inspect_images(
     scenario_path: Path, output_dir: Path | None = None, progress: Progress = silent
 ) -> dict[str, Any]:
     """Choose the image and leave an `inspected` manifest. Needs no tokenizer, no corpus and no engine."""
-    job = _job(scenario_path, output_dir, progress)
+    phase = PhaseTimes()
+    with phase("choose image"):
+        job = _job(scenario_path, output_dir, progress)
     scenario = job.scenario
     directory = create_run_directory(Path(scenario.run.output_dir), scenario.run.run_id)
     with command_log(directory.log("inspect"), Redactor(scenario.service.api_key)) as log:
@@ -308,5 +333,8 @@ def inspect_images(
             summary,
             multimodal_schema_version=MULTIMODAL_SCHEMA_VERSION,
         )
-        log.info("inspected %s: %s", scenario_path, summary)
+        log_lines(log, settings_lines(scenario, scenario_path, file_sha256(scenario_path)))
+        phase.tell(log)
+        log_lines(log, _image_lines(job))
+        log.info("inspected: %s", directory.manifest)
     return summary

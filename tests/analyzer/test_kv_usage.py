@@ -82,6 +82,7 @@ CASES: dict[str, tuple[Callable[[int], float | None] | None, Any, float]] = {
         (39, 43),
         5.0,
     ),
+    "the load of 2 s was over before the first sample (service.poll_interval_seconds is 5)": (None, (), 5.0),
     "the engine's metrics page shows no KV-cache usage": (lambda _at: None, USAGE, 5.0),
     "service.poll_interval_seconds is 0, so nothing was sampled": (None, (), 0.0),
 }
