@@ -58,8 +58,8 @@ def analyze_scrapes(
     """Analyse a pair of scrapes as a new entry under `runs/`, with its report.html.
 
     It never takes the place of a complete measurement. `scenario`: whose ranks, labels and thresholds to use, see
-    `scrape_settings`; `say` is told which they are, and where the analysis
-    is. `show` and `warn` as of `analyze_measurement`.
+    `scrape_settings`; `say` is told which they are, and where the analysis is. `show` and `warn` as of
+    `analyze_measurement`.
     """
     if manifest.mode == "mm":
         raise ArtifactError(

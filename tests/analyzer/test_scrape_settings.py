@@ -85,7 +85,10 @@ def test_the_measurement_with_these_scrapes_says_how_to_read_them(
     assert (read_with["source"], read_with["engine_label_map"]) == ("measurement", SWAPPED)
     assert read_with["actual_warning_pp"] == 9.0
     expected = "dp_size, engine_label_map and thresholds are those of the measurement with the same scrapes: "
-    assert said == [f"{expected}{directory.measurement}"]
+    current = made.manifest.directory.analysis
+    assert said[0] == f"{expected}{directory.measurement}"
+    assert said[1].startswith("Written to: ")
+    assert said[1].endswith(f"/analysis.json; {current} stays that of the complete measurement")
 
 
 def foreign_copies(directory: MeasurementDirectory, folder: Path) -> tuple[Path, Path]:
