@@ -28,11 +28,18 @@ from generator.plan.plan import Plan, build_plan
 from generator.plan_log import artifact_lines, plan_lines, settings_lines, warmup_lines
 from generator.plan_warnings import plan_warnings
 from generator.reuse import directory_for_prepare
-from generator.summary import length_summary, prefix_cache_summary, theory, trajectory_summary
+from generator.sources import load_sources, source_lines
+from generator.summary import (
+    analysis_artifact,
+    length_summary,
+    prefix_cache_summary,
+    theory,
+    trajectory_summary,
+)
 from generator.version import plugin_version
-from prompts.corpus import Corpus, Selection, load_corpus
+from prompts.corpus import Corpus, Selection
 from prompts.prompt_set import BuiltPrompt, GroupInput, PromptSet, RequestColumns
-from prompts.tokenizer import Tokenizer, load_tokenizer
+from prompts.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -78,14 +85,7 @@ def prepare(
     phase = PhaseTimes()
     with phase("plan"):
         plan = build_plan(scenario)
-    with phase("load tokenizer"):
-        tokenizer = load_tokenizer(
-            scenario.tokenizer.path,
-            revision=scenario.tokenizer.revision,
-            trust_remote_code=scenario.tokenizer.trust_remote_code,
-        )
-    with phase("load corpus"):
-        corpus = load_corpus(scenario.corpus.path, scenario.corpus.field)
+    tokenizer, corpus = load_sources(scenario, phase)
     with phase("build prefixes"):
         prompts = prompt_set(scenario, plan, tokenizer, corpus)
     scenario_sha256 = file_sha256(scenario_path)
@@ -120,16 +120,10 @@ def prepare(
         write_document(directory.analysis, prepared_analysis(document, scenario.validation))
         document["artifacts"] = {
             **{name: file.as_artifact() for name, file in files.items()},
-            "analysis": {
-                "name": directory.analysis.name,
-                "path": str(directory.analysis),
-                "bytes": directory.analysis.stat().st_size,
-                "sha256_at_prepare": file_sha256(directory.analysis),
-            },
+            "analysis": analysis_artifact(directory.analysis),
         }
         write_document(directory.manifest, seal(document))
-        log.info("tokenizer: %s", orjson.dumps(tokenizer.identity()).decode())
-        log.info("corpus: %d records, SHA-256 %s", len(corpus), corpus.file_sha256)
+        log_lines(log, source_lines(tokenizer, corpus))
         log.info("prompts: repairs %s, %d of %d first own blocks unique", prompts.repairs, unique, plan.count)
         log_lines(log, warmup_lines(document["warmup"]["plan"]))
         log_lines(log, artifact_lines(document["artifacts"]))

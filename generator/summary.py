@@ -1,11 +1,13 @@
 """Summaries of token lengths and plans, as manifest and inspect show them (reference 4.4, 4.6)."""
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from cachemodel.watermark import Integers
+from contract.documents import file_sha256
 from contract.scenario import Validation
 from generator.plan.plan import Plan
 
@@ -94,3 +96,13 @@ def route_counts(plan: Plan) -> dict[str, int]:
         return {}
     counts = np.bincount(plan.rank, minlength=plan.dp_size)
     return {str(rank): int(count) for rank, count in enumerate(counts)}
+
+
+def analysis_artifact(path: Path) -> dict[str, Any]:
+    """The manifest's entry of the first analysis. Every run replaces that file, so its hash is that of now."""
+    return {
+        "name": path.name,
+        "path": str(path),
+        "bytes": path.stat().st_size,
+        "sha256_at_prepare": file_sha256(path),
+    }

@@ -28,9 +28,11 @@ from generator.multimodal.selection import ChosenImage, choose_image
 from generator.multimodal.texts import ExactText, exact_texts
 from generator.plan_log import artifact_lines, settings_lines
 from generator.reuse import directory_for_prepare
+from generator.sources import load_sources, source_lines
+from generator.summary import analysis_artifact
 from generator.version import plugin_version
-from prompts.corpus import Corpus, load_corpus
-from prompts.tokenizer import Tokenizer, load_tokenizer
+from prompts.corpus import Corpus
+from prompts.tokenizer import Tokenizer
 
 MULTIMODAL_SCHEMA_VERSION = "2.0"
 CORPUS_STREAM = 300
@@ -102,14 +104,7 @@ def prepare_images(
     with phase("choose image"):
         job = _job(scenario_path, output_dir, progress)
     scenario = job.scenario
-    with phase("load tokenizer"):
-        tokenizer = load_tokenizer(
-            scenario.tokenizer.path,
-            revision=scenario.tokenizer.revision,
-            trust_remote_code=scenario.tokenizer.trust_remote_code,
-        )
-    with phase("load corpus"):
-        corpus = load_corpus(scenario.corpus.path, scenario.corpus.field)
+    tokenizer, corpus = load_sources(scenario, phase)
     scenario_sha256 = file_sha256(scenario_path)
     with phase("build texts"):
         texts = list(
@@ -154,17 +149,11 @@ def prepare_images(
                 "bytes": directory.token_ids.stat().st_size,
                 "sha256": file_sha256(directory.token_ids),
             },
-            "analysis": {
-                "name": directory.analysis.name,
-                "path": str(directory.analysis),
-                "bytes": directory.analysis.stat().st_size,
-                "sha256_at_prepare": file_sha256(directory.analysis),
-            },
+            "analysis": analysis_artifact(directory.analysis),
         }
         write_document(directory.manifest, seal(document))
         log_lines(log, _image_lines(job))
-        log.info("tokenizer: %s", orjson.dumps(tokenizer.identity()).decode())
-        log.info("corpus: %d records, SHA-256 %s", len(corpus), corpus.file_sha256)
+        log_lines(log, source_lines(tokenizer, corpus))
         log_lines(log, artifact_lines({**document["datasets"], **document["artifacts"]}))
         log.info("prepared: %s", directory.manifest)
     return {

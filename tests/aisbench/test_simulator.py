@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -222,3 +223,29 @@ def test_measurement_says_what_it_is(make_job: MakeJob) -> None:
         abbr = run.directory.run_id
         theirs = Path(folder, "performances", f"{abbr}-vllm", f"{abbr}.json")
         assert json.loads(theirs.read_text()) == copied
+        assert run.analysis["runtime"]["aisbench_exit_code"] == 0
+
+
+def test_kv_usage_is_that_of_the_load_not_of_the_process(make_job: MakeJob) -> None:
+    """AISBench imports before it sends, and writes tables afterwards: what is sampled then is no load."""
+    with simulator(decode_tokens_per_second=10) as engine:
+        document = simulated(engine.url, service=service(engine.url, "demo", poll_interval_seconds=0.1))
+        run = make_job(document).run()
+    assert_exact(run)
+    polling = run.analysis["runtime"]["kv_cache_polling"]
+    (began,) = [
+        datetime.fromisoformat(phase["started_at"]).timestamp()
+        for phase in run.measurement["phases"]
+        if phase["name"] == "formal"
+    ]
+    sent = records(run.measured)
+    first = min(row["wall_start"] for row in sent) - began
+    last = max(row["wall_start"] + row["e2el_s"] for row in sent) - began
+    assert polling["load_seconds"] == pytest.approx([first, last])
+    inside = [sample for sample in polling["samples"] if first <= sample["elapsed_seconds"] <= last]
+    usages = [usage for sample in inside for usage in sample["by_dp"].values()]
+    assert 0 < len(inside) < polling["count"]
+    assert polling["summary"]["count"] == len(inside)
+    assert run.analysis["actual"]["global_kv_cache_usage_avg"] == pytest.approx(sum(usages) / len(usages))
+    everything = [usage for sample in polling["samples"] for usage in sample["by_dp"].values()]
+    assert sum(everything) / len(everything) < sum(usages) / len(usages), "idle time would make it less"
