@@ -12,20 +12,28 @@ chance, which gives a lower bound of the overshoot for all plans.
 
 **How raises are found.** A family of policies, each one pass: raise at every chance; only once; when the watermark
 grows by a given share and the forced hits stay below the ceiling; or at every chance up to a limit, which reaches any
-total that can be reached at all. If the best of them does not meet the lower bound, a search over raises and their levels
-runs; while it need not drop states it decides exactly.
+total that can be reached at all. If a lane's rate falls with the best of them, or the cumulative rate rises above the
+target, lanes that follow the target's line are tried as well (`generator.plan.smoothing`). If the best of all does not
+meet the lower bound, a search over raises and their levels runs; while it need not drop states it decides exactly.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import product
+from itertools import islice, product
 
 import numpy as np
 
-from cachemodel.watermark import Integers, requests_by_lane
+from cachemodel.watermark import Integers, requests_by_lane, watermarks
 from generator.plan.raise_search import search_raises
+from generator.plan.smoothing import SharedPlan, exchange_lanes, line_policies
 
+SMOOTHING_EFFORT = 100_000
+"""Requests that are looked at to find raises that follow the line, over all sets of raises."""
+TRIED_FIRST = 7
+"""Sets of such raises that are tried before each lane is planned for itself."""
+MOST_AT_LEAST = 8
+"""Sets of such raises of a plan with very many requests."""
 GROWTH_SHARES = (float("inf"), 1.0, 0.5, 0.25, 0.1, 0.0)
 
 
@@ -65,22 +73,35 @@ class ColdPlan:
     smallest_overshoot_proven: bool
 
 
-def solve(problem: ColdProblem) -> ColdPlan:
-    """Shared blocks per request whose watermark hits add up to `hit_blocks`, which must be reachable."""
+def solve(problem: ColdProblem, *, search: bool = True, effort: int = SMOOTHING_EFFORT) -> ColdPlan:
+    """Shared blocks per request whose watermark hits add up to `hit_blocks`, which must be reachable.
+
+    `effort` bounds how many plans are tried for smoothness; without `search` the least overshoot may be missed.
+    """
     if problem.hit_blocks == 0:
         return ColdPlan(np.zeros_like(problem.input_tokens), "no_sharing", True)
     seen = np.cumsum(problem.input_tokens).tolist()
     every_chance = bounds_of(problem, raise_when(problem, seen, growth=0.0, affordable=False))
-    least = needed_rate(problem, seen, [0] * len(seen), every_chance.possible)
-    least = max(least, Fraction(problem.hit_blocks, seen[-1]))
-    known = [
-        (needed_rate(problem, seen, bounds.forced, bounds.possible), bounds)
-        for bounds in (every_chance, *policies(problem, seen))
-        if reaches(problem, bounds)
-    ]
+    target = Fraction(problem.hit_blocks, seen[-1])
+    least = max(needed_rate(problem, seen, [0] * len(seen), every_chance.possible), target)
+    known = with_rates(problem, seen, (every_chance, *policies(problem, seen)))
+    if min(rate for rate, _ in known) == target:
+        winner, hits = smoothest(problem, seen, least_of(known))
+        if fall_size(problem, hits)[0] == 0:
+            return ColdPlan(shared(winner, hits).prefix, winner.raises.name, True)
+    following = line_following(problem, seen, every_chance, target, least, effort)
+    alone: SharedPlan | None = None
+    for number, (rate, bounds) in enumerate(following):
+        known.append((rate, bounds))
+        plans = distributed(problem, seen, [bounds]) if rate == target else []
+        if number == TRIED_FIRST and (alone := lanes_alone(problem, effort)) is not None:
+            plans += [alone] if stays_below(alone, seen, target) else []
+        for plan in plans:
+            if is_smooth(problem, plan):
+                return ColdPlan(plan.prefix, plan.name, True)
     best = min(rate for rate, _ in known)
     proven = best <= least
-    if not proven:
+    if not proven and search:
         found = search_raises(
             problem.input_tokens,
             problem.capacities,
@@ -94,9 +115,97 @@ def solve(problem: ColdProblem) -> ColdPlan:
             searched = bounds_of(problem, Raises("searched", found.level))
             best = needed_rate(problem, seen, searched.forced, searched.possible)
             known.append((best, searched))
-    winner, hits = smoothest(problem, seen, [bounds for rate, bounds in known if rate <= max(best, least)])
-    prefix = [max(level, hit) for level, hit in zip(winner.raises.level, hits, strict=True)]
-    return ColdPlan(np.array(prefix, dtype=np.int64), winner.raises.name, proven)
+    plans = distributed(problem, seen, least_of(known))
+    if alone is not None and stays_below(alone, seen, best):
+        plans.append(alone)
+    plan = exchange_lanes(plans, problem.input_tokens, problem.lane, ceiling_of(seen, best))
+    return ColdPlan(plan.prefix, plan.name, proven)
+
+
+def ceiling_of(seen: list[int], rate: Fraction) -> Integers:
+    """Most cumulative hits at each request under a rate."""
+    return np.array([rate.numerator * tokens // rate.denominator for tokens in seen], dtype=np.int64)
+
+
+def stays_below(plan: SharedPlan, seen: list[int], rate: Fraction) -> bool:
+    return bool((np.cumsum(plan.hit) <= ceiling_of(seen, rate)).all())
+
+
+def is_smooth(problem: ColdProblem, plan: SharedPlan) -> bool:
+    """Whether no lane's rate falls by more than a block of rounding."""
+    return fall_size(problem, plan.hit.tolist())[0] == 0
+
+
+def with_rates(
+    problem: ColdProblem, seen: list[int], bounds: Iterable[Bounds]
+) -> list[tuple[Fraction, Bounds]]:
+    """Those that reach the total, with the highest point of the cumulative rate that they need."""
+    return [
+        (needed_rate(problem, seen, one.forced, one.possible), one) for one in bounds if reaches(problem, one)
+    ]
+
+
+def lanes_alone(problem: ColdProblem, effort: int) -> SharedPlan | None:
+    """Each lane planned for itself, hits and all; None where there is but one."""
+    parts = requests_by_lane(problem.lane)
+    if len(parts) == 1:
+        return None
+    prefix = np.zeros_like(problem.input_tokens)
+    for part, share in zip(parts, _own_shares(problem)[0], strict=True):
+        alone = np.zeros(part.size, dtype=np.int64)
+        lane = ColdProblem(problem.input_tokens[part], problem.capacities[part], alone, share)
+        prefix[part] = solve(lane, search=False, effort=effort // len(parts)).prefix
+    return SharedPlan("lane_by_lane", prefix, watermarks(prefix, problem.lane).hit)
+
+
+def least_of(known: list[tuple[Fraction, Bounds]]) -> list[Bounds]:
+    """Those that need the lowest highest point of the cumulative rate."""
+    best = min(rate for rate, _ in known)
+    return [bounds for rate, bounds in known if rate == best]
+
+
+def line_following(
+    problem: ColdProblem,
+    seen: list[int],
+    every_chance: Bounds,
+    target: Fraction,
+    least: Fraction,
+    effort: int,
+) -> Iterator[tuple[Fraction, Bounds]]:
+    """Raises of lanes that follow a line (`generator.plan.smoothing`), with the rate that they need.
+
+    The line of all lanes is the target's, or that of the highest rate that is needed anyway; or each lane has its own.
+    """
+    lanes = int(problem.lane.max()) + 1
+    own = [Fraction(share, tokens) for share, tokens in zip(*_own_shares(problem), strict=True)]
+    needed = [
+        (problem.hit_blocks - rest) / tokens for rest, tokens in zip(every_chance.possible, seen, strict=True)
+    ]
+    levels = line_policies(
+        problem.input_tokens,
+        problem.capacities,
+        problem.lane,
+        lines=[(target,) * lanes, tuple(own), (least,) * lanes],
+        decisive=int(np.argmax(needed)),
+    )
+    tried: set[tuple[int, ...]] = set()
+    for level in islice(levels, max(MOST_AT_LEAST, effort // len(seen))):
+        if tuple(level) not in tried:
+            tried.add(tuple(level))
+            yield from with_rates(problem, seen, [bounds_of(problem, Raises("follow_the_line", level))])
+
+
+def shared(bounds: Bounds, hits: list[int]) -> SharedPlan:
+    prefix = [max(level, hit) for level, hit in zip(bounds.raises.level, hits, strict=True)]
+    return SharedPlan(bounds.raises.name, np.array(prefix, dtype=np.int64), np.array(hits, dtype=np.int64))
+
+
+def distributed(problem: ColdProblem, seen: list[int], candidates: list[Bounds]) -> list[SharedPlan]:
+    """Each of these sets of raises with its hits distributed in each of the ways there are."""
+    return [
+        shared(bounds, distribute(problem, seen, bounds))
+        for bounds, distribute in product(candidates, (from_the_end, from_the_start))
+    ]
 
 
 def policies(problem: ColdProblem, seen: list[int]) -> Iterator[Bounds]:
@@ -111,16 +220,10 @@ def policies(problem: ColdProblem, seen: list[int]) -> Iterator[Bounds]:
 def lane_by_lane(problem: ColdProblem) -> Raises:
     """Each lane planned for itself, with its share of the hits and its own straight line as the ceiling."""
     parts = requests_by_lane(problem.lane)
-    capacities = [problem.capacities[part] for part in parts]
-    shares = proportional_shares(
-        problem.hit_blocks,
-        tokens=[int(problem.input_tokens[part].sum()) for part in parts],
-        least=[0] * len(parts),
-        most=[int(caps.sum() - caps.max()) for caps in capacities],
-    )
     levels = np.full(problem.lane.size, -1, dtype=np.int64)
-    for part, caps, share in zip(parts, capacities, shares, strict=True):
-        lane = ColdProblem(problem.input_tokens[part], caps, np.zeros(part.size, dtype=np.int64), share)
+    for part, share in zip(parts, _own_shares(problem)[0], strict=True):
+        alone = np.zeros(part.size, dtype=np.int64)
+        lane = ColdProblem(problem.input_tokens[part], problem.capacities[part], alone, share)
         seen = np.cumsum(lane.input_tokens).tolist()
         every_chance = bounds_of(lane, raise_when(lane, seen, growth=0.0, affordable=False))
         bounds = [b for b in (every_chance, *policies(lane, seen)) if reaches(lane, b)]
@@ -302,6 +405,15 @@ def _ceilings(problem: ColdProblem, seen: list[int], bounds: Bounds) -> list[int
         max(wanted * tokens // total, forced, wanted - rest)
         for tokens, forced, rest in zip(seen, bounds.forced, bounds.possible, strict=True)
     ]
+
+
+def _own_shares(problem: ColdProblem) -> tuple[list[int], list[int]]:
+    """Hit blocks and input tokens of each lane, whatever is raised."""
+    parts = requests_by_lane(problem.lane)
+    capacities = [problem.capacities[part] for part in parts]
+    tokens = [int(problem.input_tokens[part].sum()) for part in parts]
+    most = [int(caps.sum() - caps.max()) for caps in capacities]
+    return proportional_shares(problem.hit_blocks, tokens=tokens, least=[0] * len(parts), most=most), tokens
 
 
 def _lane_shares(problem: ColdProblem, bounds: Bounds) -> tuple[list[int], list[int]]:

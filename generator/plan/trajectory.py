@@ -55,7 +55,7 @@ def judge(
     overshoot = max(0.0, float(above.max()))
     overshoot = 0.0 if overshoot <= TOLERANCE else overshoot
     parts = [np.arange(hit.size)] if lane is None else requests_by_lane(lane)
-    depths = np.concatenate([_falls(hit[part], input_tokens[part], block_size) for part in parts])
+    depths = np.concatenate([fall_depths(hit[part], input_tokens[part]) for part in parts]) * block_size
     falls = int((depths > TOLERANCE).sum())
     fall = float(depths.max()) if falls else 0.0
     issues: list[Issue] = []
@@ -92,12 +92,10 @@ def judge(
     )
 
 
-def _falls(
-    hit: Integers, input_tokens: Integers, block_size: int
-) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """By how much each interval lies below the highest earlier one; <= 0 where it does not."""
+def fall_depths(hit: Integers, input_tokens: Integers) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """By how much each interval lies below the highest earlier one, in blocks per token; <= 0 where it does not."""
     hits, seen = np.cumsum(hit), np.cumsum(input_tokens)
     highest = np.maximum.accumulate((hits - 1) / seen)
     depth = np.zeros(hit.size)
-    depth[1:] = (highest[:-1] - (hits[1:] + 1) / seen[1:]) * block_size
+    depth[1:] = highest[:-1] - (hits[1:] + 1) / seen[1:]
     return depth

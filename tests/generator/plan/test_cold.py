@@ -92,7 +92,7 @@ def large_problems(draw: st.DrawFn) -> ColdProblem:
     return ColdProblem(tokens, caps, column(lanes), draw(st.integers(0, largest_hit(caps, column(lanes)))))
 
 
-@settings(max_examples=400)
+@settings(max_examples=250)
 @given(large_problems())
 @example(  # the forced hits of raising at every chance are too many, those of raising once allow too few
     ColdProblem(
