@@ -44,10 +44,18 @@ def check_rows(manifest: Manifest, progress: Progress) -> None:
     keys = request_keys(manifest.effective_config["output"]["output_key"])
     count = 0
     for full, request in zip_longest(read_rows(full_path), read_rows(requests_path)):
+        line = count + 1
+        if count == manifest.request_count:
+            longer = requests_path if full is None else full_path
+            raise ArtifactError(
+                f"{longer}:{line}: {count} rows were written, this one has been added; restore it or run prepare again"
+            )
         if full is None or request is None:
             short = full_path if full is None else requests_path
-            raise ArtifactError(f"{short}: ends after {count} rows; {manifest.request_count} were written")
-        line = count + 1
+            raise ArtifactError(
+                f"{short}: ends after {count} rows; {manifest.request_count} were written, so restore it or run "
+                "prepare again"
+            )
         if tuple(full) != FULL_KEYS:
             raise ArtifactError(f"{full_path}:{line}: its keys are not those of full.jsonl in their order")
         if full["sequence_index"] != count:
@@ -64,4 +72,7 @@ def check_rows(manifest: Manifest, progress: Progress) -> None:
         count += 1
         progress("Validate rows", count, manifest.request_count)
     if count != manifest.request_count:
-        raise ArtifactError(f"{full_path}: has {count} rows; {manifest.request_count} were written")
+        raise ArtifactError(
+            f"{full_path} and {requests_path.name}: end after {count} rows; {manifest.request_count} were written, so "
+            "restore them or run prepare again"
+        )

@@ -112,6 +112,22 @@ def test_refuses_missing_rows(unchanged: RunDirectory, kind: str) -> None:
     assert "ends after 7 rows; 8 were written" in refused(unchanged)
 
 
+@pytest.mark.parametrize("kinds", [["full"], ["requests"], ["full", "requests"]])
+def test_names_the_row_that_was_added_and_its_file(unchanged: RunDirectory, kinds: list[str]) -> None:
+    for kind in kinds:
+        path: Path = getattr(unchanged, kind)
+        content = path.read_bytes()
+        path.write_bytes(content + content.splitlines(keepends=True)[-1])
+    line = refused(unchanged)
+    assert line.startswith(f"{getattr(unchanged, kinds[0])}:9: 8 rows were written, this one has been added")
+
+
+def test_names_both_files_when_both_lack_a_row(unchanged: RunDirectory) -> None:
+    for path in (unchanged.full, unchanged.requests):
+        path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
+    assert f"{unchanged.full} and {unchanged.requests.name}: end after 7 rows" in refused(unchanged)
+
+
 @pytest.mark.parametrize("kind", ["full", "requests", "token_ids"])
 def test_refuses_missing_files(unchanged: RunDirectory, kind: str) -> None:
     getattr(unchanged, kind).unlink()
