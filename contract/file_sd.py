@@ -128,11 +128,11 @@ def read_measurements(path: Path) -> set[tuple[str, str]]:
         raise ArtifactError(f"{path}: not a file of targets that HitLab wrote; remove it") from error
 
 
-def out_of_reach(metrics_urls: Sequence[str]) -> str | None:
+def out_of_reach(metrics_urls: Sequence[str], setting: str = "service.metrics_url") -> str | None:
     """Why the Prometheus of PROMETHEUS_URL cannot scrape these pages; None when nothing speaks against it.
 
     Loopback is another one in another container or on another machine, so an engine there is seen by a Prometheus
-    that is itself reached there, and by no other.
+    that is itself reached there, and by no other. `setting`: what names the pages to the user.
     """
     prometheus = os.environ.get(PROMETHEUS_VARIABLE)
     if not prometheus or _is_loopback(urlsplit(prometheus).hostname):
@@ -143,7 +143,7 @@ def out_of_reach(metrics_urls: Sequence[str]) -> str | None:
     return (
         f"Prometheus ({prometheus}) cannot reach {_authority(hidden[0])}, a loopback address of this machine, so "
         "dashboards show nothing live; the result does not depend on it. Let the engine listen on an address that "
-        "containers reach, and name that in service.metrics_url"
+        f"containers reach, and name that in {setting}"
     )
 
 

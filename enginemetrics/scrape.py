@@ -21,6 +21,7 @@ def fetch(
     trust: Trust = SYSTEM,
     timeout_seconds: float = 10.0,
     headers: Mapping[str, str] = MappingProxyType({}),
+    setting: str = "service.metrics_url",
 ) -> list[str]:
     """The text behind each metrics URL, in order.
 
@@ -32,13 +33,14 @@ def fetch(
         trust: for addresses with https.
         timeout_seconds: for the whole of each answer, connecting included.
         headers: to send beside those of a scrape.
+        setting: what names these URLs to the user, for messages.
 
     Raises:
         NotThisEngineError: HTTP 404.
         ServiceError: anything but a complete 200 answer with Prometheus text.
     """
     return [
-        _fetch_one(url, logins.get(url), api_key, trust, timeout_seconds, {**headers, **_ACCEPT})
+        _fetch_one(url, logins.get(url), api_key, trust, timeout_seconds, {**headers, **_ACCEPT}, setting)
         for url in ([urls] if isinstance(urls, str) else urls)
     ]
 
@@ -56,6 +58,7 @@ def _fetch_one(
     trust: Trust,
     timeout_seconds: float,
     headers: Mapping[str, str],
+    setting: str,
 ) -> str:
     where = _without_credentials(url)
     try:
@@ -68,28 +71,28 @@ def _fetch_one(
             "timeout": f"{error}; check that the engine runs and is not stalled",
             "too_large": f"{error}; this is no metrics page",
         }
-        otherwise = f"cannot read metrics ({error}); check service.metrics_url and that the engine runs"
+        otherwise = f"cannot read metrics ({error}); check {setting} and that the engine runs"
         raise ServiceError(f"{where}: {advice.get(error.kind, otherwise)}") from error
     if reply.leads_to is not None:
         raise ServiceError(redirected(url, reply))
     if reply.status == 404:
         raise NotThisEngineError(
             f"{where}: HTTP 404, there is no metrics page: a router (smg, sglang-router), a proxy or another server "
-            "answers here; name the engine's own page (service.metrics_url)"
+            f"answers here; name the engine's own page ({setting})"
         )
     if reply.status != 200:
         raise ServiceError(
-            f"{where}: HTTP {reply.status} instead of metrics; check service.metrics_url"
+            f"{where}: HTTP {reply.status} instead of metrics; check {setting}"
             + (" and the API key" if reply.status in (401, 403) else "")
         )
     if reply.media_type not in ("text/plain", "application/openmetrics-text", ""):
         raise ServiceError(
-            f"{where}: answers {presentable(reply.media_type, 60)}, not Prometheus text; check service.metrics_url"
+            f"{where}: answers {presentable(reply.media_type, 60)}, not Prometheus text; check {setting}"
         )
     try:
         return reply.content.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise ServiceError(f"{where}: not UTF-8 text; check service.metrics_url") from error
+        raise ServiceError(f"{where}: not UTF-8 text; check {setting}") from error
 
 
 def _without_credentials(url: str) -> str:

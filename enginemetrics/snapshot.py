@@ -381,8 +381,8 @@ def _home_of_ranks(
         for rank in scrape.by_rank(counters.queries):
             if rank in home:
                 raise ServiceError(
-                    f"{scrape.source} and {home[rank].source} both show rank {rank}; list each engine's metrics "
-                    "once in service.metrics_url, and tell equal labels apart with service.engine_label_map"
+                    f"{scrape.source} and {home[rank].source} both show rank {rank}; "
+                    f"{_advice_on_one_rank(home[rank], scrape, rank, counters.queries)}"
                 )
             home[rank] = scrape
     missing = [rank for rank in range(dp_size) if rank not in home]
@@ -390,10 +390,29 @@ def _home_of_ranks(
         where = ", ".join(scrape.source for scrape in scrapes)
         raise ServiceError(
             f"{where}: missing DP ranks: {', '.join(map(str, missing))} (seen: "
-            f"{', '.join(map(str, sorted(home))) or 'none'}); correct service.dp_size, or add the metrics URLs of "
-            "the missing ranks to service.metrics_url"
+            f"{', '.join(map(str, sorted(home))) or 'none'}); correct service.dp_size, or name the pages of "
+            "all ranks in service.metrics_urls"
         )
     return home
+
+
+def _advice_on_one_rank(one: _Scrape, other: _Scrape, rank: int, counter: str) -> str:
+    """What can be done about two pages that show the same rank: only labels that differ can be mapped apart."""
+    if one.dp_size == 1:
+        return "one rank has one page: name one in service.metrics_urls, or correct service.dp_size"
+    first, second = (
+        {sample.labels.get("engine") for sample in scrape.by_rank(counter)[rank]} for scrape in (one, other)
+    )
+    shared = first & second
+    if shared:
+        return (
+            f"both label it engine={_short(shared.pop() or '')!r}, so nothing tells them apart: name each page once in "
+            "service.metrics_urls, and start each engine with a --data-parallel-rank of its own"
+        )
+    labels = sorted(label or "" for label in first | second)
+    return (
+        f"give {' and '.join(map(repr, map(_short, labels)))} ranks of their own in service.engine_label_map"
+    )
 
 
 def _read_rank(

@@ -86,6 +86,7 @@ class ControlClient:
             trust=self.engine.trust,
             timeout_seconds=self._timeout,
             headers=_session_headers(session),
+            setting=self.engine.metrics_setting,
         )
         snapshot = read_snapshot(
             texts,

@@ -65,7 +65,7 @@ def published(
         write_target(path, target)
     except ArtifactError as error:
         LOGGER.warning("Prometheus is not told of the engine: %s", error)
-    reason = out_of_reach(engine.metrics_urls) or _not_let_in(engine)
+    reason = out_of_reach(engine.metrics_urls, engine.metrics_setting) or _not_let_in(engine)
     try:
         yield None if reason is None else Finding(code="PROMETHEUS_CANNOT_REACH", message=reason)
     finally:

@@ -1,11 +1,14 @@
 """The engine of a bench: its address, its model, and what it tells about itself."""
 
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Literal
 from urllib.parse import urlsplit
 
 from contract.errors import NotThisEngineError, ScenarioError, ServiceError
+from contract.foreign import decimal_number
 from contract.measurement import Check, Finding
 from contract.trust import SYSTEM, Trust
 from enginemetrics.exposition import parse_exposition
@@ -100,10 +103,13 @@ def find_engine(url: str, model: str | None, *, api_key: str, trust: Trust = SYS
         model=model or "",
         ranks=1,
         trust=trust,
+        metrics_setting="--engine-url",
     )
 
-    def client_of(found: Engine) -> ControlClient:
-        return ControlClient(found, api_key=api_key, timeout_seconds=CONTROL_SECONDS, engine_label_map={})
+    def client_of(found: Engine, labels: Mapping[str, int] = MappingProxyType({})) -> ControlClient:
+        return ControlClient(
+            found, api_key=api_key, timeout_seconds=CONTROL_SECONDS, engine_label_map=dict(labels)
+        )
 
     asking = client_of(engine)
     served, max_model_len = _model(asking, model)
@@ -114,10 +120,15 @@ def find_engine(url: str, model: str | None, *, api_key: str, trust: Trust = SYS
     findings: tuple[Finding, ...] = ()
     try:
         pages = fetch(
-            engine.metrics_urls, api_key=api_key or None, trust=trust, timeout_seconds=CONTROL_SECONDS
+            engine.metrics_urls,
+            api_key=api_key or None,
+            trust=trust,
+            timeout_seconds=CONTROL_SECONDS,
+            setting=engine.metrics_setting,
         )
-        engine = replace(engine, ranks=_ranks(pages[0], served, engine.metrics_urls[0]))
-        client = client_of(engine)
+        labels = _rank_labels(pages[0], served, engine.metrics_urls[0])
+        engine = replace(engine, ranks=max(1, len(labels)))
+        client = client_of(engine, labels)
         scrape = client.scrape()
     except ServiceError as error:
         no_metrics = str(error)
@@ -186,12 +197,18 @@ def _model(client: ControlClient, wanted: str | None) -> tuple[str, int | None]:
     return name, served[name]
 
 
-def _ranks(text: str, model: str, source: str) -> int:
-    """How many data-parallel ranks the metrics page shows."""
+def _rank_labels(text: str, model: str, source: str) -> dict[str, int]:
+    """The data-parallel ranks that the metrics page shows, by their label `engine`, numbered in its order."""
     names = {name for pair in PREFIX_CACHE_COUNTERS for name in (pair.queries, pair.hits)}
     labels = {
         sample.labels.get("engine", "")
         for sample in parse_exposition(text, source=source, buckets=False)
         if sample.name in names and sample.labels.get("model_name", model) == model
     }
-    return max(1, len(labels))
+    return {label: rank for rank, label in enumerate(sorted(labels, key=_in_order))}
+
+
+def _in_order(label: str) -> tuple[str, int]:
+    """`engine-10` comes after `engine-9`."""
+    name = label.rstrip("0123456789")
+    return name, decimal_number(label[len(name) :]) or 0

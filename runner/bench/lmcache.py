@@ -87,7 +87,7 @@ class LmCache:
     def lookups(self) -> Lookups:
         """Its lookup counters now. Raises ServiceError without metrics."""
         url = f"{self.url}/metrics"
-        (text,) = fetch(url, trust=self._trust, timeout_seconds=SECONDS)
+        (text,) = fetch(url, trust=self._trust, timeout_seconds=SECONDS, setting="--lmcache-url")
         requested: dict[str, int] = {}
         hit: dict[str, int] = {}
         for sample in parse_exposition(text, source=url, buckets=False):

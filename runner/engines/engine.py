@@ -16,7 +16,7 @@ class Engine:
     """The addresses of an engine that is there. `reset_url` None: it offers no reset.
 
     No address holds a user or password: those are in `logins`, by the address that asks for them. `trust` is for
-    those with https.
+    those with https. `metrics_setting`: what names the pages to the user, for messages.
 
     Of an engine in a container of ours also what runs there, and `log_to`: told a file, it leaves its log there when
     the run is over.
@@ -32,6 +32,7 @@ class Engine:
     log_to: Callable[[Path], None] | None = None
     logins: Mapping[str, Login] = field(default_factory=dict, repr=False)
     trust: Trust = SYSTEM
+    metrics_setting: str = "service.metrics_url"
 
     @property
     def base_url(self) -> str:

@@ -29,5 +29,6 @@ def external_engine(service: Service) -> Engine:
         model=service.model,
         ranks=service.dp_size,
         trust=trust,
+        metrics_setting="service.metrics_urls" if service.metrics_urls else "service.metrics_url",
         logins={without_login(url): login for url in urls if (login := login_of(url))},
     )

@@ -45,6 +45,17 @@ def test_texts_in_order_with_the_key_and_past_proxies(monkeypatch):
     assert all("Authorization: Bearer canary" in request for request in asked)
 
 
+@pytest.mark.parametrize(
+    "answer", [b"", b"HTTP/1.1 404 No\r\nContent-Length: 0\r\n\r\n", OK[:-4] + b"a \xff\n"]
+)
+@pytest.mark.parametrize("setting", ["service.metrics_urls", "--engine-url"])
+def test_the_setting_that_is_named_is_the_one_of_the_user(answer, setting):
+    with serving(answer) as (url, _), pytest.raises(ServiceError) as caught:
+        fetch(url, timeout_seconds=2, setting=setting)
+    assert setting in str(caught.value)
+    assert not str(caught.value).endswith("metrics_url")
+
+
 def test_one_url_without_a_key():
     with serving(OK) as (url, asked):
         assert fetch(url) == ["a 1\n"]

@@ -104,11 +104,11 @@ def test_several_metrics_urls_together():
 @pytest.mark.parametrize(
     ("texts", "dp_size", "words"),
     [
-        ([lines(*pair(1, 0))], 2, ["missing DP ranks: 1", "seen: 0", "service.metrics_url"]),
+        ([lines(*pair(1, 0))], 2, ["missing DP ranks: 1", "seen: 0", "all ranks in service.metrics_urls"]),
         ([lines(*pair(1, 0, 'model_name="m"'))], 2, ["no label engine", "dp_size"]),
         ([lines(*pair(1, 0, 'engine="core",model_name="m"'))], 2, ['"core"', "engine_label_map"]),
         ([lines(*pair(1, 0, 'engine="2",model_name="m"'))], 2, ["rank 2", "0..1"]),
-        ([lines(*pair(1, 0)), lines(*pair(1, 0))], 1, ["both show rank 0", "engine_label_map"]),
+        ([lines(*pair(1, 0)), lines(*pair(1, 0))], 1, ["both show rank 0", "one rank has one page"]),
         ([lines(*pair(1, 2))], 1, ["more hits (2) than queries (1)"]),
         ([lines(*pair("NaN", 0))], 1, ["nan", "no count"]),
         ([lines(*pair("+Inf", 0))], 1, ["inf"]),
@@ -127,6 +127,19 @@ def test_what_cannot_be_measured_is_refused_in_one_line(texts, dp_size, words):
     assert "\n" not in message
     for word in words:
         assert word in message
+
+
+def test_labels_are_mapped_where_that_helps_and_only_there():
+    """The map goes by the label, so two pages with one label stay one rank whatever stands in it."""
+    zero, other, far = (lines(*pair(1, 0, f'engine="{label}",model_name="m"')) for label in ("0", "b0", "b1"))
+    with pytest.raises(ServiceError, match="nothing tells them apart") as caught:
+        read(zero, zero, far, dp_size=2)
+    assert "engine_label_map" not in str(caught.value)
+    with pytest.raises(
+        ServiceError, match=r"give '0' and 'b0' ranks of their own in service\.engine_label_map"
+    ):
+        read(zero, other, dp_size=2)
+    assert [rank.queries for rank in read(zero, other, dp_size=2, engine_label_map={"b0": 1}).ranks] == [1, 1]
 
 
 def test_queries_and_hits_of_different_kinds_are_not_mixed():

@@ -90,6 +90,18 @@ def test_no_call_is_led_elsewhere(status: int) -> None:
         assert [method for method, *_ in here.requests] == ["GET", "POST", "POST", "GET", "GET"]
 
 
+@pytest.mark.parametrize("setting", ["metrics_url", "metrics_urls"])
+def test_a_page_that_is_not_there_names_the_field_that_the_scenario_has(setting: str) -> None:
+    with server() as here:
+        page: str | list[str] = f"{here.url}/nowhere"
+        service = {"inference_url": f"{here.url}/v1/completions", "model": "m"}
+        service[setting] = [page] if setting == "metrics_urls" else page
+        engine = external_engine(Scenario.model_validate({"service": service}).service)
+        here.redirect = (404, "")
+        with pytest.raises(ServiceError, match=rf"\(service\.{setting}\)"):
+            client(engine).scrape()
+
+
 def test_a_login_goes_to_its_own_address_alone() -> None:
     with server() as here:
         address = here.url.replace("http://", "http://me:p%40ss%20word-1@")

@@ -131,12 +131,22 @@ def test_the_first_model_is_taken_and_everything_told_is_kept(routes: Routes) ->
     assert found.client.engine.inference_url == f"{routes.url}/v1/chat/completions"
 
 
+def test_ranks_are_numbered_whatever_their_labels_are(routes: Routes) -> None:
+    """A bench has no scenario, so no map of labels could be asked for."""
+    routes.engine()
+    pages = (SERIES.format(rank=label, memory="1048576") for label in ("core-9", "core-10", "blue"))
+    routes.text("/metrics", "".join(pages))
+    found = find(routes)
+    assert (found.no_metrics, found.ranks) == (None, 3)
+
+
 def test_an_engine_without_metrics_is_measured_all_the_same(routes: Routes) -> None:
     routes.engine()
     del routes.answers["/metrics"]
     found = find(routes)
     assert (found.scrape, found.ranks, found.cache) == (None, None, None)
     assert "/metrics" in found.no_metrics
+    assert "(--engine-url)" in found.no_metrics
 
 
 @pytest.mark.parametrize(
