@@ -40,7 +40,8 @@ class Corpus:
 
 @dataclass(frozen=True)
 class Selection:
-    """Which records a group draws from. `place` is the dotted path of the scenario, for messages.
+    """Which records a group draws from. `place` is the dotted path of the scenario, for messages; `in_values` says that
+    the list of the mode stands there as `values`.
 
     `random` draws from the whole corpus, `indices` and `question_sha256` from the listed records, `mixed` from the
     indices first and then the hashes.
@@ -50,6 +51,11 @@ class Selection:
     indices: tuple[int, ...] = ()
     question_sha256: tuple[str, ...] = ()
     place: str = "corpus.selection"
+    in_values: bool = False
+
+    def place_of(self, name: str, index: int) -> str:
+        """Where the scenario has an entry of the list `name`."""
+        return f"{self.place}.{'values' if self.in_values else name}[{index}]"
 
 
 MOST_NAMED = 5
@@ -158,7 +164,7 @@ def _checked_indices(corpus: Corpus, selection: Selection) -> tuple[int, ...]:
     for place, index in enumerate(selection.indices):
         if not 0 <= index < len(corpus):
             raise ScenarioError(
-                f"{selection.place}.indices[{place}]: there is no record {index}; "
+                f"{selection.place_of('indices', place)}: there is no record {index}; "
                 f"{corpus.path} has {len(corpus)} (0 to {len(corpus) - 1})"
             )
     return selection.indices
@@ -176,7 +182,7 @@ def _found_hashes(corpus: Corpus, selection: Selection) -> list[int]:
         if len(matches) != 1:
             what = f"matches records {matches[0]} and {matches[1]}" if matches else "matches no record"
             raise ScenarioError(
-                f"{selection.place}.question_sha256[{place}]: {digest} {what} of {corpus.path}; "
+                f"{selection.place_of('question_sha256', place)}: {digest} {what} of {corpus.path}; "
                 "it must match exactly one"
             )
         records.append(matches[0])

@@ -119,7 +119,7 @@ def _message(detail: ErrorDetails, model: type[BaseModel]) -> str:
     if kind == "missing":
         return "is missing"
     if kind == "literal_error":
-        return f"found {found}; must be {context['expected']}"
+        return f"found {found}; must be {context['expected']}{_or_null(detail['loc'], model)}"
     if kind in ("greater_than_equal", "greater_than", "less_than_equal", "less_than"):
         limit, sign = next(
             (context[key], sign)
@@ -143,8 +143,20 @@ def _unknown_field(location: Sequence[str | int], model: type[BaseModel]) -> str
     return "unknown field" + (f"; known here: {', '.join(sorted(known))}" if known else "")
 
 
+def _or_null(location: Sequence[str | int], model: type[BaseModel]) -> str:
+    """What a list of the words that a field takes lacks where null is one more."""
+    parent = _model_at(location[:-1], model)
+    field = None if parent is None else parent.model_fields.get(str(location[-1]))
+    return " or null" if field is not None and type(None) in get_args(field.annotation) else ""
+
+
 def _known_fields(location: Sequence[str | int], model: type[BaseModel]) -> list[str]:
     """Field names of the model that `location` leads to; empty when it leads elsewhere."""
+    found = _model_at(location, model)
+    return [] if found is None else list(found.model_fields)
+
+
+def _model_at(location: Sequence[str | int], model: type[BaseModel]) -> type[BaseModel] | None:
     current: Any = model
     for step in location:
         if isinstance(current, type) and issubclass(current, BaseModel) and step in current.model_fields:
@@ -152,10 +164,10 @@ def _known_fields(location: Sequence[str | int], model: type[BaseModel]) -> list
         else:  # an index of a list or a key of a mapping: its values' type
             arguments = [a for a in get_args(current) if a is not type(None)]
             if not arguments:
-                return []
+                return None
             current = arguments[-1]
         current = _without_none(current)
-    return list(current.model_fields) if isinstance(current, type) and issubclass(current, BaseModel) else []
+    return current if isinstance(current, type) and issubclass(current, BaseModel) else None
 
 
 def _without_none(annotation: Any) -> Any:

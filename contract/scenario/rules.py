@@ -56,16 +56,23 @@ def selection_rules(path: str, selection: Selection) -> Iterator[Problem]:
             yield Problem(path, "mode mixed needs indices or question_sha256, not both empty")
     elif selection.mode == "indices":
         if not (selection.values if selection.values is not None else selection.indices):
-            yield Problem(f"{path}.values", "mode indices needs a list of record numbers that is not empty")
+            place = f"{path}.{_listed(selection, 'indices')}"
+            yield Problem(place, "mode indices needs a list of record numbers that is not empty")
         for index, value in enumerate(selection.values or ()):
             if not isinstance(value, int) or isinstance(value, bool) or value < 0:
                 yield Problem(f"{path}.values[{index}]", f"found {show(value)}; must be an integer >= 0")
     elif selection.mode == "question_sha256":
         if not (selection.values if selection.values is not None else selection.question_sha256):
-            yield Problem(f"{path}.values", "mode question_sha256 needs a list of hashes that is not empty")
+            place = f"{path}.{_listed(selection, 'question_sha256')}"
+            yield Problem(place, "mode question_sha256 needs a list of hashes that is not empty")
         for index, value in enumerate(selection.values or ()):
             if not isinstance(value, str) or not value:
                 yield Problem(f"{path}.values[{index}]", f"found {show(value)}; must be a SHA-256 as text")
+
+
+def _listed(selection: Selection, name: str) -> str:
+    """The field that stands in the file for the list of the mode: `values` wins over the one that it is named after."""
+    return name if selection.values is None and getattr(selection, name) is not None else "values"
 
 
 def length_rules(

@@ -297,3 +297,22 @@ def test_prompts_that_naive_joining_breaks_are_repaired_and_counted(
     assert [tokenizer.encode_for_server(text) for text in texts] == ids
     repairs = read_manifest(directory.manifest).document["divergence"]["repairs"]
     assert sum(repairs.values()) >= 0.05 * 40
+
+
+@pytest.mark.parametrize(
+    ("selection", "place"),
+    [
+        ({"mode": "indices", "values": [0, 10**6]}, "corpus.selection.values[1]"),
+        ({"mode": "indices", "indices": [0, 10**6]}, "corpus.selection.indices[1]"),
+        ({"mode": "question_sha256", "values": ["ab" * 32]}, "corpus.selection.values[0]"),
+        ({"mode": "question_sha256", "question_sha256": ["ab" * 32]}, "corpus.selection.question_sha256[0]"),
+        ({"mode": "mixed", "indices": [10**6], "values": [1]}, "corpus.selection.indices[0]"),
+    ],
+)
+def test_a_record_that_is_not_there_is_named_where_the_scenario_has_it(
+    write_scenario: Callable[..., Path], selection: dict[str, Any], place: str
+) -> None:
+    corpus = {"path": "builtin:word-problems", "selection": selection}
+    with pytest.raises(ScenarioError) as error:
+        prepare(write_scenario(corpus=corpus))
+    assert str(error.value).startswith(f"{place}: ")

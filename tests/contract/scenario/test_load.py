@@ -147,6 +147,22 @@ def test_the_limit_of_requests_is_the_drivers_alone() -> None:
             "corpus.selection.values[1]: found 'a'; must be an integer >= 0",
         ),
         (
+            {"corpus": {"selection": {"mode": "indices", "indices": []}}},
+            "corpus.selection.indices: mode indices needs a list of record numbers that is not empty",
+        ),
+        (
+            {"output": {"output_key": "tokens"}},
+            "output.output_key: found 'tokens'; must be 'max_tokens' or 'output_tokens' or null",
+        ),
+        (
+            {"driver": {"kind": "other"}},
+            "driver.kind: found 'other'; must be 'native' or 'aisbench' or null",
+        ),
+        (
+            {"engine": {"kind": "other"}},
+            "engine.kind: found 'other'; must be 'external', 'simulator' or 'vllm'",
+        ),
+        (
             {"service": {"dp_size": 2, "engine_label_map": {"a": 2}}},
             "service.engine_label_map.a: found 2; must be below service.dp_size 2",
         ),
