@@ -65,7 +65,7 @@ def wait_until_counted(
         if verdict in ("elsewhere", "more"):  # waiting mends neither
             kind = OtherTrafficError if verdict == "more" else ServiceError
             raise kind(_problem(verdict, moved, sent, rank))
-        late = now - begun > WAIT_SECONDS or stop.is_set()
+        late = now - begun > WAIT_SECONDS
         if verdict == "not_counting":
             witnessed = witnessed or now
             if late or (moved.prompt_tokens and now - witnessed > STILL_SECONDS):
@@ -74,7 +74,10 @@ def wait_until_counted(
             raise NotThisEngineError(_not_this_engine(client, moved, sent))
         elif late:
             raise ServiceError(_problem(verdict, moved, sent, rank))
-        stop.wait(POLL_SECONDS)
+        if stop.wait(POLL_SECONDS):
+            raise ServiceError(
+                f"stopped while the counters were waited for, {now - begun:.1f} s after {sent} tokens"
+            )
 
 
 def _hits(moved: Movement) -> dict[int, int] | None:

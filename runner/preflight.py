@@ -209,7 +209,9 @@ def check_model(client: ControlClient, checks: CheckList) -> int | None:
         return None
     checks.require(
         "model",
-        f"service.model {model!r} is not served; set it to {named(served, ' or ') or 'the one that is'}"
+        f"/v1/models names no model, so service.model {model!r} is not served; load it there, or correct the address"
+        if not served
+        else f"service.model {model!r} is not served; set it to {named(served, ' or ')}"
         if model not in served
         else None,
         f"{model!r} is served",

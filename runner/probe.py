@@ -94,6 +94,8 @@ def send_probe(
     """
     answer = ask(client, probe)
     usage = usage_of(answer)
+    if usage.prompt_tokens is None:
+        raise ServiceError(uncounted(probe.tokens, usage.impossible))
     if usage.prompt_tokens != probe.tokens:
         raise ServiceError(
             f"the engine counts {usage.prompt_tokens} tokens where tokenizer.path makes {probe.tokens}; "
@@ -104,6 +106,15 @@ def send_probe(
     counted = wait_until_counted(client, before, probe.tokens, probe.rank, stop)
     hits = None if counted.hits is None else counted.hits.get(probe.rank)
     return ProbeResult(counted.scrape, probe.tokens, usage.cached_tokens, hits, counted.not_counting)
+
+
+def uncounted(sent: int, impossible: str | None = None) -> str:
+    """What is to be done about an answer that does not tell how many tokens its prompt had."""
+    why = f" ({impossible})" if impossible else ""
+    return (
+        f"the engine's answer to {sent} tokens has no usage.prompt_tokens{why}, so whether it reads a prompt as the same "
+        "tokens cannot be known; send to an engine, or through a proxy, that passes usage on"
+    )
 
 
 def ask(client: ControlClient, probe: Probe) -> Answer:

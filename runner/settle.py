@@ -48,7 +48,7 @@ def quiet_scrape(
 
     Raises NotThisEngineError when several engines' pages come in turn.
     """
-    deadline = time.monotonic() + limit_seconds
+    begun = time.monotonic()
     turns = _Turns(client)
     previous: Scrape | None = None
     while True:
@@ -57,12 +57,20 @@ def quiet_scrape(
         idle = is_idle(current.snapshot)
         if idle is not False and previous and same_counters(previous.snapshot, current.snapshot):
             return Settled(current, True, None)
-        if time.monotonic() > deadline or stop.is_set():
-            busy = "has requests running or waiting" if idle is False else "counters keep changing"
-            message = f"the engine {busy} after {limit_seconds:g} s; somebody else is using it"
+        waited = time.monotonic() - begun
+        if waited > limit_seconds or stop.is_set():
+            message = _not_idle(idle, waited, stopped=stop.is_set())
             return Settled(current, False, Finding(code="ENGINE_NOT_IDLE", message=message))
         previous = current
         stop.wait(POLL_SECONDS)
+
+
+def _not_idle(idle: bool | None, waited_seconds: float, *, stopped: bool) -> str:
+    """What was seen when the wait ended. Who stops it early has seen nobody else's requests for long."""
+    seen = "requests are running or waiting" if idle is False else "counters keep changing"
+    if stopped:
+        return f"stopped after {waited_seconds:.1f} s of waiting for an idle engine ({seen})"
+    return f"the engine is not idle after {waited_seconds:.0f} s ({seen}); somebody else is using it"
 
 
 def settled_scrape(
@@ -97,9 +105,11 @@ def settled_scrape(
         unchanged = previous is not None and same_counters(previous.snapshot, current.snapshot)
         broken = bool(subtract(baseline.snapshot, current.snapshot).findings)
         hopeless = unchanged and (too_much or broken)  # waiting mends neither
-        if hopeless or time.monotonic() > deadline or stop.is_set():
+        waiting = stop.is_set() and not hopeless
+        if hopeless or waiting or time.monotonic() > deadline:
             code = "FOREIGN_TRAFFIC" if state.foreign else "COUNTERS_NOT_SETTLED"
             tokens = abs(state.missing) if state.missing is not None else None
-            return Settled(current, False, Finding(code=code, message=state.reason, tokens=tokens))
+            reason = f"stopped before the counters stood still: {state.reason}" if waiting else state.reason
+            return Settled(current, False, Finding(code=code, message=reason, tokens=tokens))
         previous = current
         stop.wait(POLL_SECONDS)

@@ -11,6 +11,7 @@ from contract.records import RequestRecord
 from contract.scenario import Scenario
 from runner.control import ControlClient
 from runner.drivers.native.load import run_load
+from runner.probe import uncounted
 from runner.request_bodies import warmup_requests
 
 
@@ -69,6 +70,8 @@ def _require_as_planned(record: RequestRecord, item: dict[str, Any], timeout_sec
             failed += f"; is service.timeout_seconds {timeout_seconds:g} long enough for {item['input_tokens']} tokens?"
         raise ServiceError(failed)
     if record.prompt_tokens != item["input_tokens"]:
+        if record.prompt_tokens is None:
+            raise ServiceError(f"{which}: {uncounted(item['input_tokens'])}")
         raise ServiceError(
             f"{which}: the engine counts {record.prompt_tokens} tokens, {item['input_tokens']} were prepared; "
             "set tokenizer.path to the engine's tokenizer"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from contract.errors import ServiceError
+from contract.errors import NotThisEngineError, ServiceError
 from contract.manifest import Manifest, read_prepared_manifest
 from contract.measurement import Check
 from contract.planned import planned_columns
@@ -18,9 +18,12 @@ from generator.prepare import prepare
 from prompts.tokenizer import Tokenizer, load_tokenizer
 from runner import counting, reset, settle
 from runner.capacity import demand
+from runner.control import Answer
 from runner.preflight import CheckList, Preflight, PreflightError, judge_hits, preflight
 from runner.probe import make_probe, send_probe
 from runner.reset import Reset, reset_cache
+from runner.warmup import _require_as_planned
+from tests.analyzer.synthetic import record
 from tests.runner.fake_engine import FakeEngine
 
 MakeEngine = Callable[..., FakeEngine]
@@ -113,6 +116,70 @@ def test_a_wrong_engine_fails_with_field_and_value(
     last = raised.value.checks[-1]
     assert (last.name, last.status) == (name, "failed")
     assert message in last.detail == str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("served", "message"),
+    [
+        ({"data": []}, "/v1/models names no model, so service.model 'm' is not served; load it there"),
+        ({"data": [{"id": "n"}, {"id": "o"}]}, "service.model 'm' is not served; set it to 'n' or 'o'"),
+    ],
+)
+def test_a_model_that_is_not_served(
+    check: CheckEngine, make: MakeEngine, monkeypatch: pytest.MonkeyPatch, served: Any, message: str
+) -> None:
+    engine = make()
+    monkeypatch.setattr(engine, "get", lambda _: Answer(200, served, ""))
+    with pytest.raises(PreflightError) as raised:
+        check(engine)
+    assert str(raised.value).startswith(message)
+
+
+def test_an_answer_that_does_not_count_its_prompt(
+    check: CheckEngine, make: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not "the engine counts None tokens", and not another tokenizer's fault."""
+    engine = make()
+    monkeypatch.setattr(engine, "complete", lambda *_: Answer(200, {"choices": []}, ""))
+    with pytest.raises(PreflightError, match=r"has no usage\.prompt_tokens, so whether") as raised:
+        check(engine)
+    assert raised.value.checks[-1].name == "rank_0"
+    assert "tokenizer.path" not in str(raised.value)
+
+
+def test_a_warmup_that_does_not_count_its_prompt() -> None:
+    answered = record(0, None, prompt_tokens=None)
+    with pytest.raises(
+        ServiceError, match=r"warmup of g on rank 0: .* 64 tokens has no usage\.prompt_tokens"
+    ):
+        _require_as_planned(answered, {"group_id": "g", "dp_rank": 0, "input_tokens": 64}, 10)
+
+
+def test_a_wait_that_is_stopped_says_so_and_blames_nobody(make: MakeEngine) -> None:
+    stop = threading.Event()
+    stop.set()
+    for engine in (make(running=1), make(foreign_tokens_per_scrape=7)):
+        found = settle.quiet_scrape(engine, stop, limit_seconds=3600).finding
+        assert found is not None
+        assert found.message.startswith("stopped after 0.0 s of waiting for an idle engine (")
+        assert "3600" not in found.message
+    engine = make()
+    before = engine.scrape()
+    found = settle.settled_scrape(engine, before, 100, stop, limit_seconds=3600).finding
+    assert found is not None
+    assert found.code == "COUNTERS_NOT_SETTLED"
+    assert (
+        found.message == "stopped before the counters stood still: the counters lack 100 of 100 prompt tokens"
+    )
+
+
+def test_a_stop_is_not_taken_for_the_page_of_another_engine(make: MakeEngine) -> None:
+    stop = threading.Event()
+    stop.set()
+    engine = make(tells_prompt_tokens=True)
+    with pytest.raises(ServiceError, match="stopped while the counters were waited for") as raised:
+        counting.wait_until_counted(engine, engine.scrape(), 100, None, stop)
+    assert not isinstance(raised.value, NotThisEngineError)
 
 
 @pytest.mark.parametrize(
