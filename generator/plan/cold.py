@@ -13,8 +13,10 @@ chance, which gives a lower bound of the overshoot for all plans.
 **How raises are found.** A family of policies, each one pass: raise at every chance; only once; when the watermark
 grows by a given share and the forced hits stay below the ceiling; or at every chance up to a limit, which reaches any
 total that can be reached at all. If a lane's rate falls with the best of them, or the cumulative rate rises above the
-target, lanes that follow the target's line are tried as well (`generator.plan.smoothing`). If the best of all does not
-meet the lower bound, a search over raises and their levels runs; while it need not drop states it decides exactly.
+target, each lane is planned for itself, and lanes that follow a line are tried (`generator.plan.smoothing`), as many as
+a bounded effort allows. If the best of all does not meet the lower bound, a search over raises and their levels runs;
+while it need not drop states it decides exactly. Of the plans with the least overshoot the one whose lanes' rates fall
+least is taken.
 """
 
 from collections.abc import Iterable, Iterator
@@ -26,14 +28,12 @@ import numpy as np
 
 from cachemodel.watermark import Integers, requests_by_lane, watermarks
 from generator.plan.raise_search import search_raises
-from generator.plan.smoothing import SharedPlan, exchange_lanes, line_policies
+from generator.plan.smoothing import SharedPlan, line_policies, unevenness
 
-SMOOTHING_EFFORT = 100_000
+SMOOTHING_EFFORT = 50_000
 """Requests that are looked at to find raises that follow the line, over all sets of raises."""
-TRIED_FIRST = 7
-"""Sets of such raises that are tried before each lane is planned for itself."""
-MOST_AT_LEAST = 8
-"""Sets of such raises of a plan with very many requests."""
+LEAST_TRIED = 4
+"""Sets of such raises that are tried of a plan with very many requests as well."""
 GROWTH_SHARES = (float("inf"), 1.0, 0.5, 0.25, 0.1, 0.0)
 
 
@@ -89,14 +89,12 @@ def solve(problem: ColdProblem, *, search: bool = True, effort: int = SMOOTHING_
         winner, hits = smoothest(problem, seen, least_of(known))
         if fall_size(problem, hits)[0] == 0:
             return ColdPlan(shared(winner, hits).prefix, winner.raises.name, True)
-    following = line_following(problem, seen, every_chance, target, least, effort)
-    alone: SharedPlan | None = None
-    for number, (rate, bounds) in enumerate(following):
+    alone = lanes_alone(problem, effort)
+    if alone is not None and stays_below(alone, seen, target) and is_smooth(problem, alone):
+        return ColdPlan(alone.prefix, alone.name, True)
+    for rate, bounds in line_following(problem, seen, every_chance, target, least, effort):
         known.append((rate, bounds))
-        plans = distributed(problem, seen, [bounds]) if rate == target else []
-        if number == TRIED_FIRST and (alone := lanes_alone(problem, effort)) is not None:
-            plans += [alone] if stays_below(alone, seen, target) else []
-        for plan in plans:
+        for plan in distributed(problem, seen, [bounds]) if rate == target else ():
             if is_smooth(problem, plan):
                 return ColdPlan(plan.prefix, plan.name, True)
     best = min(rate for rate, _ in known)
@@ -118,7 +116,7 @@ def solve(problem: ColdProblem, *, search: bool = True, effort: int = SMOOTHING_
     plans = distributed(problem, seen, least_of(known))
     if alone is not None and stays_below(alone, seen, best):
         plans.append(alone)
-    plan = exchange_lanes(plans, problem.input_tokens, problem.lane, ceiling_of(seen, best))
+    plan = min(plans, key=lambda plan: unevenness(plan, problem.input_tokens, problem.lane))
     return ColdPlan(plan.prefix, plan.name, proven)
 
 
@@ -133,7 +131,7 @@ def stays_below(plan: SharedPlan, seen: list[int], rate: Fraction) -> bool:
 
 def is_smooth(problem: ColdProblem, plan: SharedPlan) -> bool:
     """Whether no lane's rate falls by more than a block of rounding."""
-    return fall_size(problem, plan.hit.tolist())[0] == 0
+    return unevenness(plan, problem.input_tokens, problem.lane)[1] == 0
 
 
 def with_rates(
@@ -189,7 +187,7 @@ def line_following(
         decisive=int(np.argmax(needed)),
     )
     tried: set[tuple[int, ...]] = set()
-    for level in islice(levels, max(MOST_AT_LEAST, effort // len(seen))):
+    for level in islice(levels, max(LEAST_TRIED, effort // len(seen))):
         if tuple(level) not in tried:
             tried.add(tuple(level))
             yield from with_rates(problem, seen, [bounds_of(problem, Raises("follow_the_line", level))])

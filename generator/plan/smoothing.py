@@ -5,9 +5,6 @@ to the line. It raises the watermark when what it wants is no less than the wate
 blocks: then the hits that the raise forces are those it wanted. With lengths that rise, the watermark is always just
 large enough for the requests that come, and rates hardly ever fall. Near the largest rate that can be reached the last
 requests have to find all that can be found at all, so from some place on every chance to raise is taken.
-
-**Exchanging lanes.** Falls are a matter of one lane alone. Of several plans with the same total in a lane, that lane is
-taken from the one in which it falls least, as long as the cumulative rate over all lanes is no higher than it must be.
 """
 
 from collections.abc import Iterator
@@ -71,32 +68,6 @@ def line_policies(
 
 
 @dataclass(frozen=True)
-class Falls:
-    """Of the lanes' rates: how many, and the largest in blocks per token."""
-
-    count: int
-    largest: float
-
-    @property
-    def weight(self) -> float:
-        """What plans are compared by: few falls and small ones."""
-        return self.count * self.largest
-
-
-def falls_by_lane(hit: Integers, input_tokens: Integers, parts: list[Integers]) -> list[Falls]:
-    found = []
-    for part in parts:
-        depths = fall_depths(hit[part], input_tokens[part])
-        deep = depths[depths > _NO_FALL]
-        found.append(Falls(int(deep.size), float(deep.max()) if deep.size else 0.0))
-    return found
-
-
-def all_falls(lanes: list[Falls]) -> Falls:
-    return Falls(sum(one.count for one in lanes), max(one.largest for one in lanes))
-
-
-@dataclass(frozen=True)
 class SharedPlan:
     """Shared blocks per request and the hits that they give. `name`: the strategy that it comes from."""
 
@@ -105,43 +76,9 @@ class SharedPlan:
     hit: Integers
 
 
-def exchange_lanes(
-    plans: list[SharedPlan], input_tokens: Integers, lane: Integers, ceiling: Integers
-) -> SharedPlan:
-    """The smoothest plan that can be put together from lanes of `plans`, whose hits all have the same total.
-
-    Args:
-        plans: at least one; none is above the ceiling.
-        ceiling: most cumulative hits at each request.
-    """
+def unevenness(plan: SharedPlan, input_tokens: Integers, lane: Integers) -> tuple[float, int]:
+    """What plans are compared by: few falls of the lanes' rates, and small ones. 0 where none is beyond rounding."""
     parts = requests_by_lane(lane)
-    falls = [falls_by_lane(plan.hit, input_tokens, parts) for plan in plans]
-    totals = [[int(plan.hit[part].sum()) for part in parts] for plan in plans]
-    best: tuple[float, int, SharedPlan] | None = None
-    for number in sorted(range(len(plans)), key=lambda plan: all_falls(falls[plan]).weight):
-        mixed, source = plans[number], list(falls[number])
-        for place, part in enumerate(parts):
-            for other, plan in enumerate(plans):
-                offered = falls[other][place]
-                if totals[other][place] == totals[number][place] and _better(offered, source[place]):
-                    changed = _with_lane(mixed, plan, part)
-                    if bool((np.cumsum(changed.hit) <= ceiling).all()):
-                        mixed, source[place] = changed, offered
-        found = all_falls(source)
-        if best is None or (found.weight, found.count) < best[:2]:
-            best = found.weight, found.count, mixed
-        if not found.count:
-            break
-    if best is None:
-        raise ValueError("no plans")
-    return best[2]
-
-
-def _with_lane(plan: SharedPlan, other: SharedPlan, part: Integers) -> SharedPlan:
-    prefix, hit = plan.prefix.copy(), plan.hit.copy()
-    prefix[part], hit[part] = other.prefix[part], other.hit[part]
-    return SharedPlan("mixed_lanes", prefix, hit)
-
-
-def _better(one: Falls, other: Falls) -> bool:
-    return one != other and one.count <= other.count and one.largest <= other.largest
+    depths = np.concatenate([fall_depths(plan.hit[part], input_tokens[part]) for part in parts])
+    deep = depths[depths > _NO_FALL]
+    return (deep.size * float(deep.max()), int(deep.size)) if deep.size else (0.0, 0)

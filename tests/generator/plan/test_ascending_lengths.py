@@ -8,13 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from cachemodel.watermark import Integers, capacity, largest_hit, watermarks
+from cachemodel.watermark import Integers, capacity, watermarks
 from contract.scenario import parse_scenario
 from generator.plan.plan import Plan, build_plan
-from generator.plan.smoothing import SharedPlan, exchange_lanes
 from generator.plan.trajectory import judge
 
 BLOCK = 16
@@ -174,25 +171,3 @@ def test_the_greedy_is_the_one_of_the_issue() -> None:
         before = BEFORE[count, "uniform", 0.3]
         assert before[0] == falls
         assert before[1] == pytest.approx(deepest, abs=0.005)
-
-
-@given(st.lists(st.tuples(st.integers(0, 2), st.integers(16, 90)), min_size=1, max_size=20), st.data())
-def test_exchanged_lanes_keep_total_prefixes_and_ceiling(
-    rows: list[tuple[int, int]], data: st.DataObject
-) -> None:
-    numbers = {lane: number for number, lane in enumerate(dict.fromkeys(lane for lane, _ in rows))}
-    lane = np.array([numbers[number] for number, _ in rows], dtype=np.int64)
-    tokens = np.array([length for _, length in rows], dtype=np.int64)
-    caps = capacity(tokens, 1, 4)
-    plans = []
-    for number in range(data.draw(st.integers(1, 4))):
-        prefix = np.array([data.draw(st.integers(0, int(cap))) for cap in caps], dtype=np.int64)
-        plans.append(SharedPlan(str(number), prefix, watermarks(prefix, lane).hit))
-    total = int(plans[0].hit.sum())
-    plans = [plan for plan in plans if int(plan.hit.sum()) == total]
-    ceiling = np.max([np.cumsum(plan.hit) for plan in plans], axis=0)
-    found = exchange_lanes(plans, tokens, lane, ceiling)
-    assert total <= largest_hit(caps, lane)
-    assert int(found.hit.sum()) == total
-    assert (watermarks(found.prefix, lane).hit == found.hit).all()
-    assert (np.cumsum(found.hit) <= ceiling).all()

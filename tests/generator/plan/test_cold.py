@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cachemodel.watermark import Integers, capacity, largest_hit, watermarks
-from generator.plan.cold import ColdPlan, ColdProblem, solve
+from generator.plan.cold import SMOOTHING_EFFORT, ColdPlan, ColdProblem, solve
 from generator.plan.trajectory import Trajectory, judge
 
 CASE_A = [
@@ -92,15 +92,16 @@ def large_problems(draw: st.DrawFn) -> ColdProblem:
     return ColdProblem(tokens, caps, column(lanes), draw(st.integers(0, largest_hit(caps, column(lanes)))))
 
 
-@settings(max_examples=250)
-@given(large_problems())
+@settings(max_examples=400)
+@given(large_problems(), st.sampled_from([0, 2_000]))
 @example(  # the forced hits of raising at every chance are too many, those of raising once allow too few
     ColdProblem(
         column([1, 1, 1, 3, 5, 1, 1, 1, 1, 1, 1, 11]),
         column([0, 0, 0, 2, 4, 0, 0, 0, 0, 0, 0, 10]),
         column([0] * 12),
         5,
-    )
+    ),
+    SMOOTHING_EFFORT,
 )
 @example(
     ColdProblem(
@@ -108,10 +109,11 @@ def large_problems(draw: st.DrawFn) -> ColdProblem:
         column([0, 0, 2, 4, 0, 0, 0, 0, 0, 0, 0, 12]),
         column([0, 0, 1, 1, 0, 0, 0, 0, 0, 0, 0, 1]),
         5,
-    )
+    ),
+    SMOOTHING_EFFORT,
 )
-def test_large_plans_are_exact_too(problem: ColdProblem) -> None:
-    plan = solve(problem)
+def test_large_plans_are_exact_too(problem: ColdProblem, effort: int) -> None:
+    plan = solve(problem, effort=effort)
     assert (plan.prefix >= 0).all()
     assert (plan.prefix <= problem.capacities).all()
     assert int(watermarks(plan.prefix, problem.lane).hit.sum()) == problem.hit_blocks
