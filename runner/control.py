@@ -185,6 +185,6 @@ def refusal(answer: Answer) -> str:
     """The server's own words for why it refused, on one line."""
     text = answer.text
     if isinstance(answer.body, dict):
-        error = answer.body.get("error", answer.body)
+        error = answer.body.get("error") or answer.body
         text = str(error.get("message", error)) if isinstance(error, dict) else str(error)
-    return f"HTTP {answer.status}: {presentable(text)}"
+    return f"HTTP {answer.status}: {presentable(text) or 'an empty answer'}"

@@ -2,11 +2,11 @@
 
 import re
 
-QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"|\{.*\}|\[.*\]")
+QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"|[\[{].*")
 """What somebody else has written may look like anything."""
 HOLES = re.compile(
     r"\bNone\b"
-    r"|\b(?:set it to|set them to|of|than|needs|counts|with)\s*(?:;|$)"  # a word that leads nowhere
+    r"|\b(?:set it to|set them to|than|needs|counts|with)\s*(?:;|$)"  # a word that leads nowhere
     r"|[;,:(]\s*$"
     r"|\(\s*\)"
 )

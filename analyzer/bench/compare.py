@@ -94,7 +94,8 @@ def _differences(one: Document, other: Document) -> list[str]:
         ]
         found += differing or [f"fingerprints {one['fingerprint']} and {other['fingerprint']}"]
     if one["warmup_policy"] != other["warmup_policy"]:
-        found.append(f"warmup policy {one['warmup_policy']} and {other['warmup_policy']}")
+        first, second = (side["warmup_policy"] or "none" for side in (one, other))
+        found.append(f"warmup policy {first} and {second}")
     return found
 
 
@@ -102,7 +103,8 @@ def _named(name: str, first: Any, second: Any) -> str:
     """Both values; of digests, which tell a reader nothing, only that they differ."""
     if any(isinstance(value, str) and len(value) == SHA256_DIGITS for value in (first, second)):
         return f"{name} differ"
-    return f"{name} {first!r} and {second!r}"
+    shown = ("none" if value is None else repr(value) for value in (first, second))
+    return f"{name} {' and '.join(shown)}"
 
 
 def _paired(name: str, better: Direction, pairs: Sequence[tuple[Document, Document]]) -> Document | None:

@@ -28,8 +28,9 @@ def arrival_times(
         DriverError: a number that is not positive (ramp_up_seconds: negative).
     """
     if request_rate <= 0 or ramp_up_seconds < 0 or (burstiness is not None and burstiness <= 0):
+        shape = "not set" if burstiness is None else f"{burstiness:g}"
         raise DriverError(
-            f"request_rate {request_rate:g}, burstiness {burstiness}, ramp_up_seconds {ramp_up_seconds:g}: rate and "
+            f"request_rate {request_rate:g}, burstiness {shape}, ramp_up_seconds {ramp_up_seconds:g}: rate and "
             "burstiness must be above 0, ramp_up_seconds at least 0"
         )
     return _times(request_rate, burstiness, ramp_up_seconds, random.Random(seed))

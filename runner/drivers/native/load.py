@@ -500,9 +500,10 @@ async def send_load(
             function or `on_record` raise.
     """
     if concurrency < 1 or retries < 0 or (timeout_seconds is not None and timeout_seconds <= 0):
+        limit = "not set" if timeout_seconds is None else f"{timeout_seconds:g}"
         raise DriverError(
-            f"native driver: concurrency {concurrency}, retries {retries}, timeout_seconds {timeout_seconds}; needs at "
-            "least 1, at least 0 and more than 0"
+            f"native driver: concurrency {concurrency}, retries {retries}, timeout_seconds {limit}; needs at least 1, at "
+            "least 0 and more than 0"
         )
     load = _Load(
         requests,

@@ -134,7 +134,7 @@ def test_answers_have_directions_too(tmp_path: Path) -> None:
             },
             "model 'm' and 'n'; prompts_sha256 'x' and 'y'",
         ),
-        ({"run_fingerprint": "0" * 16, "fingerprint_parts": {}}, "model 'm' and None"),
+        ({"run_fingerprint": "0" * 16, "fingerprint_parts": {}}, "model 'm' and none"),
         ({"warmup_policy": "skip"}, "warmup policy run and skip"),
     ],
 )
