@@ -34,6 +34,9 @@ def counter_actual(
             "kv_cache_usage": kv_usage.get(rank.rank),
             "kv_cache_usage_peak": kv.get("peak"),
             "kv_cache_usage_avg": kv.get("avg"),
+            "kv_cache_usage_reason": None
+            if kv
+            else kv_summary["reason"] or "no sample of the load shows this rank's",
             "external": _external([rank]),
             "by_source": _by_source([rank]),
         }

@@ -269,7 +269,7 @@ def rank_table(analysis: Mapping[str, Any]) -> Table:
         planned = theory.get(rank)
         unrouted = "the service chooses the ranks"
         values = counted or {}
-        no_samples = "no sample was taken while the load ran" if counted else reason
+        no_samples = values.get("kv_cache_usage_reason") or reason
         rows.append(
             [
                 Cell(f"rank {rank}"),

@@ -145,7 +145,7 @@ def rank_table(analysis: Mapping[str, Any]) -> Table:
                 known(counted["hit_rate"], percent, reason),
                 known(items.get("queries"), grouped, reason),
                 known(items.get("hits"), grouped, reason),
-                known(counted["kv_cache_usage_peak"], percent, "no sample was taken while the load ran"),
+                known(counted["kv_cache_usage_peak"], percent, counted.get("kv_cache_usage_reason")),
             ]
         )
     return Table(

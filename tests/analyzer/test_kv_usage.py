@@ -73,6 +73,7 @@ def test_from_the_first_request_sent_to_the_last_one_finished(make: Make) -> Non
     assert actual["global_kv_cache_usage_peak"] == 0.6
     assert actual["global_kv_cache_usage_avg"] == pytest.approx(0.4)
     assert actual["kv_cache_usage_reason"] is None
+    assert [rank["kv_cache_usage_reason"] for rank in actual["by_dp"].values()] == [None, None]
     assert [rank["kv_cache_usage_avg"] for rank in actual["by_dp"].values()] == pytest.approx([0.4, 0.4])
 
 
@@ -97,4 +98,5 @@ def test_what_is_not_known_is_null_with_its_reason(make: Make, reason: str) -> N
     summary, actual = document["runtime"]["kv_cache_polling"]["summary"], document["actual"]
     assert (summary["global_peak"], summary["global_avg"], summary["by_dp"]) == (None, None, {})
     assert summary["reason"] == actual["kv_cache_usage_reason"] == reason
+    assert [rank["kv_cache_usage_reason"] for rank in actual["by_dp"].values()] == [reason, reason]
     assert actual["global_kv_cache_usage_peak"] is None

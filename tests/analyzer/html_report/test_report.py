@@ -308,7 +308,7 @@ def test_unknown_values_have_their_reason_and_no_zero(make: Make) -> None:
         assert set(row[2:]) == {"not known"}
     rank = page.row("Ranks: as the counters report it", "rank 0")
     assert rank[4] == "not knownthe service chooses the ranks"
-    assert rank[5].startswith("not knownno sample")
+    assert rank[5].startswith("not knownno record says when a request was under way")
     assert "actual is not known" in page.text
     assert "the load was over before the first sample" in page.text
     assert "the engine does not tell it" in page.text
