@@ -88,8 +88,8 @@ def _lines(performance: Performance, common: Mapping[str, Mapping[str, Any]]) ->
             yield f"{name}: not known ({performance.unavailable[name]})"
         else:
             yield (
-                f"{name} ({METRICS[name]}): average {summary.average:.6g}, min {summary.minimum:.6g}, median "
-                f"{summary.median:.6g}, P90 {summary.p90:.6g}, P99 {summary.p99:.6g}, max {summary.maximum:.6g}, "
+                f"{name} ({METRICS[name]}): average {summary.average:.3f}, min {summary.minimum:.3f}, median "
+                f"{summary.median:.3f}, P90 {summary.p90:.3f}, P99 {summary.p99:.3f}, max {summary.maximum:.3f}, "
                 f"N {summary.count}"
             )
     for name, values in common.items():
