@@ -7,7 +7,7 @@ from typing import Any
 
 from analyzer.analysis import Analysis, Show, seal_analysis, show_nothing
 from analyzer.analysis_log import analysis_lines
-from analyzer.analyze import (
+from analyzer.document import (
     agreement,
     circumstances,
     conclude,
@@ -18,12 +18,12 @@ from analyzer.analyze import (
     warnings,
 )
 from analyzer.engine_cache import engine_cache
-from analyzer.html_report.report import write_report
 from analyzer.html_report.skeleton import Warn
 from analyzer.ledger_states import ledger_states
 from analyzer.ledgers import unknown_ledger
 from analyzer.output_ledger import NAME as OUTPUT_TOKENS
 from analyzer.rank_comparison import ranks_differ
+from analyzer.report_page import write_report
 from analyzer.scrape_settings import ScrapeSettings, scrape_settings
 from analyzer.scrapes import ScrapePair, load_scrape, metrics_part, pair
 from contract.analysis import prepared_analysis

@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 from analyzer.html_report.text import grouped, milliseconds, percent, seconds
 from analyzer.performance import LABELS, METRICS, Performance, common_metrics, untimed_note
-from analyzer.table import result_rows
 from contract.manifest import Manifest
 from contract.measurement import Measurement
 from contract.run_directory import MeasurementDirectory
@@ -136,16 +135,12 @@ def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:] + "."
 
 
-def result_table(analysis: Mapping[str, Any]) -> Table:
-    """The five rows that every command shows."""
-    reason = analysis["actual"]["reason"]
+def result_table(rows: Sequence[tuple[str, str]], reason: str | None) -> Table:
+    """The rows that every command shows; `reason`: why one is not known."""
     return Table(
         "Hit rates of all input tokens",
         ("metric", "value"),
-        [
-            [Cell(name), Cell(None, reason) if value == "N/A" else Cell(value)]
-            for name, value in result_rows(dict(analysis))
-        ],
+        [[Cell(name), Cell(None, reason) if value == "N/A" else Cell(value)] for name, value in rows],
     )
 
 

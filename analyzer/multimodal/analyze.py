@@ -5,13 +5,14 @@ from dataclasses import replace
 from typing import Any
 
 from analyzer.actual import hit_rate, reported, sum_known
-from analyzer.analyze import (
+from analyzer.causes import NO_CAUSE
+from analyzer.document import (
+    agreement,
     circumstances,
     conclude,
     counters_part,
     differences,
     emptied,
-    equal,
     failed_or_repeated,
     ledgers_differ,
     ledgers_document,
@@ -19,10 +20,9 @@ from analyzer.analyze import (
     run_findings,
     runtime_document,
 )
-from analyzer.causes import NO_CAUSE
 from analyzer.kv_usage import damaged_samples, kv_polling, kv_samples, load_window
 from analyzer.ledger_states import incomplete_ledgers, ledger_states
-from analyzer.ledgers import NAMES, Ledger, answers_ledger, unknown_ledger
+from analyzer.ledgers import answers_ledger, unknown_ledger
 from analyzer.multimodal.expected import (
     Expected,
     compared,
@@ -39,6 +39,7 @@ from analyzer.scrapes import ScrapePair, stored_pair
 from contract.analysis import prepared_image_analysis
 from contract.manifest import Manifest
 from contract.measurement import ImageRecord, Measurement
+from contract.progress import Progress, silent
 from contract.run_directory import MeasurementDirectory
 from contract.scenario import Validation
 from contract.token_ids import read_token_ids
@@ -49,7 +50,10 @@ NO_REPLAY = (
 
 
 def image_analysis(
-    manifest: Manifest, measurement: Measurement, directory: MeasurementDirectory
+    manifest: Manifest,
+    measurement: Measurement,
+    directory: MeasurementDirectory,
+    _progress: Progress = silent,
 ) -> dict[str, Any]:
     """The prepared analysis with `runtime`, `expected`, `actual`, `ledgers` and the differences."""
     service, record = measurement.service, measurement.images
@@ -100,7 +104,9 @@ def image_analysis(
         if rate is not None
         else dict.fromkeys(differences(0.0, None))
     )
-    document["agreement"] = _agreement(document["expected"], ledgers)
+    document["agreement"] = agreement(
+        document["expected"]["hit_tokens"], document["expected"]["input_tokens"], ledgers
+    )
     document["validation"]["ledgers"] = ledger_states(
         ledgers, document["expected"]["hit_tokens"], document["expected"]["input_tokens"]
     ) | {OUTPUT_TOKENS: output.state()}
@@ -174,24 +180,6 @@ def _expected_by_rank(by_dp: dict[str, Any], expected: Expected, record: ImageRe
             counted["expected_hits"] = (requests - bool(requests and not record.primed)) * (
                 record.shared_tokens or 0
             )
-
-
-def _agreement(expected: Mapping[str, Any], ledgers: Mapping[str, Ledger]) -> dict[str, Any]:
-    totals = {name: ledgers[name].total for name in NAMES}
-    hits = {"theory": expected["hit_tokens"], **{name: totals[name].hits for name in NAMES}}
-    queries = {
-        "planned": expected["input_tokens"],
-        "counters": totals["counters"].queries,
-        "by_source": totals["by_source"].queries,
-        "prompt_tokens": totals["cached_tokens"].queries,
-        "computed": totals["computed"].queries,
-    }
-    return {
-        "hit_tokens": hits,
-        "query_tokens": queries,
-        "hits_equal": equal(hits),
-        "queries_equal": equal(queries),
-    }
 
 
 def _warnings(

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analyzer.actual import client_actual, per_request, void_theory
-from analyzer.analyze import differences, equal
+from analyzer.document import differences, equal
 from analyzer.request_table import read_attempts
 from analyzer.table import result_rows
 from contract.errors import ArtifactError

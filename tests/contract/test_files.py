@@ -98,7 +98,7 @@ READS = re.compile(
 )
 OF_OUR_OWN = {
     "analyzer/bench/page.py": "a style sheet that ships with it",
-    "analyzer/html_report/report.py": "a style sheet that ships with it",
+    "analyzer/report_page.py": "a style sheet that ships with it",
     "contract/files.py": "the reader itself",
     "hitlab/streams.py": "the standard streams",
     "prompts/words.py": "the built-in corpus",

@@ -6,10 +6,10 @@ downloads belong to all.
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from runner.engines.vllm.configuration import Configuration
+from runner.engines.vllm.configuration import Configuration, Volume
 
 FOLDER = "/var/cache/hitlab"
 HUB = f"{FOLDER}/hub"
@@ -21,15 +21,6 @@ CACHE_LABEL = "com.hitlab.cache"
 USER_LABEL = "com.hitlab.user"
 ROOT = ("", "0", "root", "0:0", "root:root")
 DIGITS = 12
-
-
-@dataclass(frozen=True)
-class Volume:
-    """A named volume at `target`, writable."""
-
-    name: str
-    target: str
-    labels: tuple[tuple[str, str], ...]
 
 
 def with_caches(wanted: Configuration, image: Any, environment: Mapping[str, str]) -> Configuration:

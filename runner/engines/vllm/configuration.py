@@ -4,7 +4,6 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from contract.documents import canonical_sha256
 from contract.errors import ScenarioError
@@ -17,9 +16,6 @@ from runner.engines.vllm.bounds import (
     mounts_of_model,
     read_only_mount,
 )
-
-if TYPE_CHECKING:
-    from runner.engines.vllm.caches import Volume
 
 PORT = 8000
 IMAGE_VARIABLE = "HITLAB_VLLM_IMAGE"
@@ -38,6 +34,15 @@ COMMAND_WITH_SECRETS = (
     "vllm",
 )
 """Variables of `env_from` arrive on standard input, one a line: Docker shows everybody a container's environment."""
+
+
+@dataclass(frozen=True)
+class Volume:
+    """A named volume at `target`, writable."""
+
+    name: str
+    target: str
+    labels: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)

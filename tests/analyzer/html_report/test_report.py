@@ -15,8 +15,8 @@ import pytest
 from jinja2 import Environment
 
 from analyzer.analyze import analyze_measurement
-from analyzer.html_report.report import render, write_report
 from analyzer.offline import analyze_scrapes
+from analyzer.report_page import render, write_report
 from contract.documents import read_document
 from contract.errors import ArtifactError
 from contract.manifest import Manifest

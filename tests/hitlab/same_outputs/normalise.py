@@ -44,7 +44,7 @@ _TIME_LINE = re.compile(
     r"TTFT|TPOT|\bITL\b|E2EL|[Tt]hroughput|[Ll]atency|[Dd]uration|\bms\b|tok/s|decode|one read|\bspeed|^Concurrency"
     r"|^Reached concurrency|median|per second"
 )
-_NUMBER = re.compile(r"(?<![\w.])[+-]?\d+(,\d{3})*(\.\d+)?(?!\w|\.\d)")
+_NUMBER = re.compile(r"(?<![\w.])[+-]?\d+(,\d{3})*(\.\d+)?(e[+-]?\d+)?(?!\w|\.\d)")
 _CONFIGURED = re.compile(r"^(poll_interval|interval|timeout)_seconds$|^decode_tokens_per_second$|^assume")
 _LONGEST_TEXT, _LONGEST_LIST = 400, 12
 

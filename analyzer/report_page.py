@@ -17,6 +17,7 @@ from analyzer.multimodal import page as image_page
 from analyzer.multimodal.requests import requests_of
 from analyzer.performance import Performance, measure_performance
 from analyzer.request_table import RequestTable
+from analyzer.table import result_rows
 from contract.command_log import LOGGER
 from contract.documents import whole_file
 from contract.errors import ArtifactError
@@ -75,7 +76,7 @@ def render(
         "status": analysis["status"],
         "measurement": measurement,
         "verdict": image_page.verdict(analysis) if images else page.verdict(analysis),
-        "result_table": page.result_table(analysis),
+        "result_table": page.result_table(result_rows(analysis), analysis["actual"]["reason"]),
         "ledger_table": image_page.ledger_table(analysis) if images else page.ledger_table(analysis),
         "ledger_line": ledger_line(analysis["validation"]["ledgers"]),
         "caveats": analysis["prediction"].get("caveats", []),
