@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo aisbench tiers test test-aisbench test-tiers test-real test-stack lint format docs requirements
+.PHONY: help demo transformers aisbench tiers test test-aisbench test-tiers test-real test-stack lint format docs requirements
 .PHONY: bench bench-engine bench-server bench-l2 lmcache up watch down logs password clean images image-hitlab image-vllm-cpu image-aisbench image-tiers base-images
 
 STARTED := $(shell date +%s)
@@ -17,6 +17,7 @@ help:
 	@echo '  make demo       prepare and run a small benchmark on the built-in simulator: no GPU, no model, no Docker'
 	@echo '  make test       the tests that need nothing but Python'
 	@echo '  make test-real  the tests that talk to a real vLLM, on the CPU; builds its environment once, 3.4 GB'
+	@echo '  make transformers  add transformers to .venv, 170 MB: tokenizers that have no tokenizer.json'
 	@echo '  make aisbench   build the environment of the AISBench driver, 2.2 GB, outside the checkout'
 	@echo '  make test-aisbench  the tests with the real AISBench, on the simulator and a real vLLM'
 	@echo '  make tiers      build the environment of the benches of LMCache (bench server, bench l2), 1.8 GB, outside the checkout'
@@ -58,6 +59,11 @@ help:
 demo: .venv/ready
 	@.venv/bin/hitlab prepare --scenario "$${SCENARIO:-examples/quickstart/quickstart.yaml}" --mode text
 	@.venv/bin/hitlab run --scenario "$${SCENARIO:-examples/quickstart/quickstart.yaml}"
+	@$(took)
+
+# Into the environment of `make demo`; a rebuilt one needs it again. The pins are those of base.txt, and more.
+transformers: .venv/ready
+	@.venv/bin/pip install -qq --require-hashes --no-deps -r requirements/transformers.txt
 	@$(took)
 
 test: .venv-dev/ready
@@ -162,11 +168,8 @@ base-images:
 	@$(find_python); \
 	echo "building $(@D) from $^ with $$python"; \
 	"$$python" -m venv --clear $(@D); \
-	$(@D)/bin/pip install -qq --require-hashes --no-deps $(addprefix -r ,$^); \
-	rm -f $(@D)/lib/python*/site-packages/urllib3_future.pth
+	$(@D)/bin/pip install -qq --require-hashes --no-deps $(addprefix -r ,$^)
 	@touch $@
-
-# urllib3_future.pth: a start-up hook of grafana-client's HTTP library that writes itself over urllib3 (images/hitlab).
 
 # Sets $python to an interpreter that is new enough and makes virtual environments: PYTHON, else one on the PATH.
 # Debian and Ubuntu keep what makes them (ensurepip) in a package of its own.
@@ -198,7 +201,7 @@ requirements:
 	@export CUSTOM_COMPILE_COMMAND='make requirements'; \
 	$(COMPILE) --extra dev --output-file requirements/dev.txt pyproject.toml; \
 	$(COMPILE) --constraint requirements/dev.txt --output-file requirements/base.txt pyproject.toml; \
-	$(COMPILE) --constraint requirements/dev.txt --extra stack --output-file requirements/stack.txt pyproject.toml; \
+	$(COMPILE) --constraint requirements/dev.txt --extra transformers --output-file requirements/transformers.txt pyproject.toml; \
 	$(COMPILE) --allow-unsafe --output-file requirements/tiers.txt requirements/tiers.in; \
 	sed -i '/^# The following packages are considered/,$$d' requirements/tiers.txt
 	@$(took)

@@ -317,7 +317,7 @@ def _read_by_transformers(
     except ImportError as error:
         raise ScenarioError(
             f"tokenizer.path: {path} has no tokenizer.json, so transformers must read it; "
-            "install it with: pip install 'hitlab[transformers]'"
+            "in the checkout of HitLab `make transformers` adds it, or point tokenizer.path at a folder that has one"
         ) from error
     options = {} if revision is None else {"revision": revision}
     try:

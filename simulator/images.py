@@ -11,12 +11,10 @@ import io
 from collections import OrderedDict
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from contract.errors import ScenarioError
 from simulator.bodies import RefusedError
 
 _KEPT = 64
@@ -50,8 +48,6 @@ class ImageReader:
         self._fixed = tokens_per_image
         self._patch = patch_pixels
         self._known: OrderedDict[bytes, SeenImage] = OrderedDict()
-        if tokens_per_image is None:
-            _pillow()
 
     def read(self, url: str) -> SeenImage:
         """The image behind a data URL. Raises RefusedError as vLLM does when there is none."""
@@ -68,8 +64,10 @@ class ImageReader:
     def _cost(self, content: bytes) -> int:
         if self._fixed is not None:
             return self._fixed
+        from PIL import Image  # here: texts take no Pillow
+
         try:
-            with _pillow().open(io.BytesIO(content)) as image:
+            with Image.open(io.BytesIO(content)) as image:
                 width, height = int(image.width), int(image.height)
         except (OSError, ValueError, SyntaxError) as error:
             raise RefusedError(
@@ -88,17 +86,6 @@ def _content(url: str) -> bytes:
         return base64.b64decode(encoded, validate=True)
     except (binascii.Error, ValueError) as error:
         raise RefusedError(f"Failed to load image: {error}") from error
-
-
-def _pillow() -> Any:
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise ScenarioError(
-            "simulator: counting patches of images needs Pillow; install it with: pip install 'hitlab[multimodal]', or "
-            "set --tokens-per-image"
-        ) from error
-    return Image
 
 
 def name_images(token_ids: npt.NDArray[np.int32], spans: tuple[Span, ...]) -> npt.NDArray[np.int32]:

@@ -11,8 +11,8 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from grafana_client.api import GrafanaApi
-from grafana_client.client import GrafanaException, GrafanaTimeoutError
-from niquests.exceptions import RequestException
+from grafana_client.client import GrafanaException
+from requests.exceptions import RequestException, Timeout
 
 from analyzer.watch.annotations import Annotation, measurement_tags
 from analyzer.watch.availability import GrafanaRefusedError, GrafanaUnavailableError
@@ -143,7 +143,7 @@ class _Connection:
         """All that carry all of these tags."""
         quoted = [quote(tag, safe="") for tag in tags]  # the client does not
         answer = self._ask(
-            lambda: self._api.annotations.find_annotations(
+            lambda: self._api.annotations.get_annotation(
                 tags=quoted, ann_type="annotation", limit=MOST_ANNOTATIONS
             )
         )
@@ -194,7 +194,7 @@ class _Connection:
         """
         try:
             return question()
-        except GrafanaTimeoutError as error:
+        except Timeout as error:
             raise GrafanaUnavailableError("Grafana did not answer in time", uncertain=writes) from error
         except GrafanaException as error:
             message = f"Grafana: {presentable(str(error.message), 200)}"

@@ -1,10 +1,11 @@
 """Under Grafana's client: calls that end within their time and size, whatever answers at Grafana's address."""
 
+from functools import partialmethod
 from types import SimpleNamespace
 from typing import Any, Final, NoReturn
 
-from niquests.exceptions import ConnectionError as NotReachedError
-from niquests.exceptions import JSONDecodeError, Timeout
+from requests.exceptions import ConnectionError as NotReachedError
+from requests.exceptions import JSONDecodeError, Timeout
 
 from contract.foreign import ForeignDocumentError, json_document
 from contract.http_call import CallError, Reply, call
@@ -44,31 +45,34 @@ class Session:
         url: str,
         *,
         json: Any,
-        params: Any,
         headers: dict[str, str] | None,
         auth: Any,
         timeout: float,
         **_: Any,
     ) -> Answer:
-        """Raises the exceptions that the client knows."""
+        """Raises the exceptions that the client knows, and those of requests, on which it stands."""
         self.last = None
         asked = SimpleNamespace(headers={**self.headers, **(headers or {})})
         if auth is not None:
             auth(asked)
         try:
             reply = call(
-                method.upper(),
+                method,
                 url,
                 seconds=timeout,
                 largest=_LARGEST,
                 headers=asked.headers,
-                params=params,
                 json=json,
             )
         except CallError as error:
             _fail(error)
         self.last = Answer(reply)
         return self.last
+
+    get = partialmethod(request, "GET")
+    post = partialmethod(request, "POST")
+    patch = partialmethod(request, "PATCH")
+    delete = partialmethod(request, "DELETE")
 
 
 def _fail(error: CallError) -> NoReturn:

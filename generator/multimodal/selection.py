@@ -6,15 +6,12 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from contract.errors import ScenarioError
 from contract.multimodal import ImageLayout
 from contract.progress import Progress, silent
 from generator.multimodal.parquet_images import StoredImage, parquet_files, stored_images
-
-if TYPE_CHECKING:
-    from PIL import Image
 
 SIZES_LISTED = 12
 
@@ -57,35 +54,24 @@ class ChosenImage:
     search: Search
 
 
-def pillow() -> Any:
-    """Pillow's Image module. Raises ScenarioError that says how to get it."""
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise ScenarioError(
-            "--mode mm needs Pillow to read images; install it with: pip install 'hitlab[multimodal]'"
-        ) from error
-    return Image
-
-
 def decode(content: bytes, wanted: Callable[[int, int], bool]) -> Decoded | None:
     """Size and format of an image file; None when it is broken.
 
     The size is in its first bytes. Pixels are decoded only where the size is wanted.
     """
-    images = pillow()
+    from PIL import Image  # here: to validate data without images takes no Pillow
+
     try:
         with warnings.catch_warnings():
             # A huge image is not the one that is looked for; it is not decoded either.
-            warnings.simplefilter("ignore", images.DecompressionBombWarning)
-            image: Image.Image
-            with images.open(io.BytesIO(content)) as image:
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            with Image.open(io.BytesIO(content)) as image:
                 decoded = Decoded(
-                    image.width, image.height, str(image.format), str(images.MIME.get(image.format or ""))
+                    image.width, image.height, str(image.format), str(Image.MIME.get(image.format or ""))
                 )
                 if wanted(decoded.width, decoded.height):
                     image.load()
-    except (OSError, ValueError, SyntaxError, EOFError, images.DecompressionBombError):
+    except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError):
         # What Pillow's readers raise on bad data: UnidentifiedImageError is an OSError, PNG's is a SyntaxError.
         return None
     return decoded
@@ -96,7 +82,6 @@ def choose_image(folder: Path, layout: ImageLayout, progress: Progress = silent)
 
     Raises ScenarioError: no files, no image columns, or no image that fits (with the sizes that were seen).
     """
-    pillow()
     files = parquet_files(folder)
     search = Search(files_found=len(files))
 

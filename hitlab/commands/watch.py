@@ -107,12 +107,8 @@ def _annotator(url: str | None, user: str, password_file: Path | None) -> "Annot
         return None
     if password_file is None:
         raise ScenarioError("--grafana needs --grafana-password-file, so that it can make a token of its own")
-    try:
-        from analyzer.watch.grafana import Annotator, GrafanaAccess
-    except ModuleNotFoundError as error:
-        raise ScenarioError(
-            f"--grafana needs the extra stack: pip install 'hitlab[stack]' ({error})"
-        ) from error
+    from analyzer.watch.grafana import Annotator, GrafanaAccess
+
     return Annotator(GrafanaAccess(url, user, password_file))
 
 

@@ -52,13 +52,9 @@ REFUSALS = (
 
 def docker_client() -> Any:
     """A connection to the Docker engine that the environment names. Raises ServiceError when there is none."""
-    try:
-        import docker
-        from docker import from_env
-    except ImportError as error:
-        raise ServiceError(
-            "engine.kind vllm: the Docker SDK for Python is not installed; pip install 'hitlab[stack]'"
-        ) from error
+    import docker
+    from docker import from_env
+
     try:
         return from_env(timeout=API_TIMEOUT_SECONDS)
     except docker.errors.DockerException as error:

@@ -383,14 +383,6 @@ def test_validate_decodes_the_image(write_scenario: Write, images: Path) -> None
             validate(manifest)
 
 
-def test_a_missing_pillow_is_one_line(
-    write_scenario: Write, images: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(ScenarioError, match=r"needs Pillow.*pip install 'hitlab\[multimodal\]'"):
-        prepare_images(write_scenario())
-
-
 # The peak of this program alone: ru_maxrss of a process begins with that of the one it was started from.
 WITH_PEAK = """
 import sys
