@@ -1,4 +1,4 @@
-# HitLab: `make` says what there is.
+# HitLab: `make` lists the targets.
 
 PYTHON ?= python3
 SHELL := /bin/bash
@@ -12,7 +12,7 @@ STARTED := $(shell date +%s)
 took = echo "make $@: $$(($$(date +%s) - $(STARTED))) s"
 
 help:
-	@echo 'HitLab: request data with a known prefix-cache hit rate, a real vLLM, a verdict to the token.'
+	@echo 'HitLab: request data with a known prefix-cache hit rate, a real vLLM, a verdict exact to the token.'
 	@echo
 	@echo '  make demo       prepare and run a small benchmark on the built-in simulator: no GPU, no model, no Docker'
 	@echo '  make test       the tests that need nothing but Python'
@@ -23,7 +23,7 @@ help:
 	@echo '  make tiers      build the environment of the benches of LMCache (bench server, bench l2), 1.8 GB, outside the checkout'
 	@echo '  make test-tiers the tests with real LMCache: its cache server, its L2 adapters, a Redis'
 	@echo '  make lint       ruff and mypy'
-	@echo '  make format     let ruff put the files in order'
+	@echo '  make format     format the code'
 	@echo '  make docs       write the pages in docs/ that are made from code'
 	@echo '  make requirements  renew the pins in requirements/ from pyproject.toml'
 	@echo
@@ -33,7 +33,7 @@ help:
 	@echo '  make lmcache    start LMCache'"'"'s cache server on 127.0.0.1:5555 and 8080, for bench-server'
 	@echo '  make up         the demo with dashboards; PROFILE=cpu: on a real vLLM without a GPU'
 	@echo '  make watch      only Grafana, Prometheus and the reports, for runs of make bench'
-	@echo '  make logs       follow what the containers say'
+	@echo '  make logs       follow the logs of the containers'
 	@echo '  make password   print the password of Grafana (user admin)'
 	@echo '  make down       stop and remove containers, networks and volumes; ./artifacts stays'
 	@echo '  make clean      the same, and the images; CACHES=1: also what engines downloaded and compiled'
@@ -111,6 +111,7 @@ format: .venv-dev/ready
 docs: .venv-dev/ready
 	@.venv-dev/bin/python -m contract.scenario.schema
 	@.venv-dev/bin/python -m docs.generate
+	@.venv-dev/bin/python -m docs.picture
 	@$(took)
 
 # Recipes see every variable of make's command line and of the environment; none is pasted into a line of shell.

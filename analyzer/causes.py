@@ -1,4 +1,4 @@
-"""Why ledgers differ: each known cause says which ledgers it moves, and is named only when every ledger at hand fits.
+"""Why ledgers differ: each known cause says which ledgers it moves, and is named only when every available ledger fits.
 
 A cause moves some ledgers by the same number of tokens and leaves all others alone. One that does not fit is ruled out by
 the ledger or the circumstance that speaks against it. Where several fit, none is preferred without evidence of its own:
@@ -171,7 +171,7 @@ class Explanation:
 def explain(
     quantity: str, ledgers: Mapping[str, Ledger], seen: Circumstances, known: Sequence[Cause]
 ) -> Explanation:
-    """Look for the cause, or the two, that all ledgers at hand fit. `known`: the likeliest first."""
+    """Look for the cause, or the two, that all available ledgers fit. `known`: the likeliest first."""
     values = {name: value for name in NAMES if (value := getattr(ledgers[name].total, quantity)) is not None}
     counted, answered = ledgers["counters"].total.queries, ledgers["cached_tokens"].total.queries
     surplus = None if counted is None or answered is None else counted - answered

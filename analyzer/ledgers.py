@@ -19,7 +19,7 @@ from enginemetrics.snapshot import MetricNames
 
 NAMES = ("counters", "by_source", "cached_tokens", "computed", "prediction")
 """In the order of vllm.md E.9. The first that is known is the one that the others are compared with."""
-NO_SUCH_RANK = "the service chose the ranks, and the answers do not tell which"
+NO_SUCH_RANK = "the service chose the ranks, and the answers do not report which"
 
 
 @dataclass(frozen=True)

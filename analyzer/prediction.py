@@ -177,7 +177,7 @@ def _on_known_ranks(
         if replay.waited and not cache.rules.whole_prompt_must_fit:
             caveats.add(
                 f"{replay.waited} requests waited for room for their whole prompts; before {WHOLE_PROMPT_SINCE} room "
-                "for the first chunk is enough, and the engine does not tell how long a chunk is"
+                "for the first chunk is enough, and the engine does not report how long a chunk is"
             )
     return Prediction(tokens, cache, None, tuple(sorted(caveats)), evicted)
 

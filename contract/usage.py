@@ -6,7 +6,7 @@ from contract.foreign import LARGEST_TOKENS, token_count
 
 
 class Usage(NamedTuple):
-    """Tokens of one answer; None where it does not tell, or tells what is no count.
+    """Tokens of one answer; None where it does not report, or tells what is no count.
 
     Attributes:
         cached_tokens: those of `prompt_tokens` that were found in the cache.

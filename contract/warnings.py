@@ -15,9 +15,9 @@ class WarningText:
 
 WARNING_TEXTS: Mapping[str, WarningText] = {
     "TARGET_UNREACHABLE": WarningText(
-        "No order and no choice of prefixes gives the hit rate that was asked for, with these lengths and groups. The "
-        "data was built for the nearest rate that can be reached.",
-        "Ask for a rate inside the reachable range, or change what limits it: longer inputs, fewer groups, more "
+        "With these lengths and groups no order and no choice of prefixes gives the requested hit rate. The data was "
+        "built for the nearest reachable rate.",
+        "Request a rate inside the reachable range, or change what limits it: longer inputs, fewer groups, more "
         "requests, a smaller block size.",
     ),
     "TARGET_DEVIATION": WarningText(
@@ -26,21 +26,22 @@ WARNING_TEXTS: Mapping[str, WarningText] = {
         "the two together.",
     ),
     "ACTUAL_DEVIATION": WarningText(
-        "What the engine counted is farther from theory than validation.actual_warning_pp.",
-        "Read the other warnings and the causes beside the ledgers first: they say in tokens what is missing and why.",
+        "The engine's counters are farther from theory than validation.actual_warning_pp.",
+        "Read the other warnings and the causes beside the ledgers first: they say how many tokens are missing and "
+        "why.",
     ),
     "OVERSHOOT": WarningText(
-        "On its way to the end the planned cumulative hit rate is for a while above the target.",
-        "Nothing is wrong with the final rate. A run that is stopped early shows a rate that is too high; more requests "
-        "or another order make the way smoother.",
+        "The planned cumulative hit rate is above the target for a while before the end.",
+        "The final rate is still exact. A run that is stopped early shows a rate that is too high; more requests or "
+        "another order make the curve smoother.",
     ),
     "OVERSHOOT_NOT_PROVEN_SMALLEST": WarningText(
         "The search for the smoothest plan was cut short, so one with a smaller overshoot may exist.",
-        "Nothing is wrong with the final rate; fewer requests or groups let the search finish.",
+        "The final rate is still exact; fewer requests or groups let the search finish.",
     ),
     "FALL": WarningText(
-        "The planned cumulative hit rate falls somewhere on its way instead of rising steadily.",
-        "Nothing is wrong with the final rate; another order or more requests make the way smoother.",
+        "The planned cumulative hit rate falls for a while instead of rising steadily.",
+        "The final rate is still exact; another order or more requests make the curve smoother.",
     ),
     "ASSUME_EMPTY_CACHE": WarningText(
         "The cache was not reset before the run, because service.assume_empty_cache says that it is empty. What earlier "
@@ -55,54 +56,56 @@ WARNING_TEXTS: Mapping[str, WarningText] = {
     "KV_CAPACITY": WarningText(
         "A rank's KV cache is too small for this load: shared prefixes, counted once, and what running requests add to "
         "them do not fit, or prefixes are evicted before they are used again.",
-        "Lower the concurrency, the number of groups or the lengths, or give the engine more KV cache. The message says "
-        "how many hit tokens the block model loses; if eviction is what you want to see, compare with the prediction.",
+        "Lower the concurrency, the number of groups or the lengths, or give the engine more KV cache. The message "
+        "says how many hit tokens the block model loses; if you want to measure eviction, compare with the "
+        "prediction.",
     ),
     "CONCURRENCY_NOT_REACHED": WarningText(
-        "Fewer requests are in flight than were asked for, although others are left to start: latencies and throughput "
+        "Fewer requests are in flight than requested, although others were left to start: latencies and throughput "
         "are those of a lighter load.",
         "Ask for what can be reached (driver.concurrency, else aisbench.model.batch_size), or plan more lanes: in cold "
         "mode each group on each rank is one, and sends one request at a time.",
     ),
     "IMAGE_CACHE_NOT_RESET": WarningText(
         "The caches of processed images and of their encodings could not be emptied, so the engine may have known the "
-        "image when the load began.",
-        "Start vLLM with VLLM_SERVER_DEV_MODE=1, which mounts /reset_mm_cache and /reset_encoder_cache; take the first "
-        "request's TTFT as that of a known image otherwise.",
+        "image when the load began; the multimodal counters may show one hit more.",
+        "Start vLLM with VLLM_SERVER_DEV_MODE=1, which mounts /reset_mm_cache and /reset_encoder_cache; otherwise "
+        "read the first request's TTFT as that of a known image.",
     ),
     "TEXT_TOKENS_DIFFER": WarningText(
-        "In the engine's chat template a text has another number of tokens than by itself, so requests are not exactly "
-        "as long as requests.input_length says.",
-        "Nothing is wrong with what is shared: it ends before the text. Look at tokenizer.path if it is not the engine's "
-        "own tokenizer.",
+        "In the engine's chat template a text has a different number of tokens than by itself, so requests are not "
+        "exactly as long as requests.input_length says.",
+        "The shared part is not affected: it ends before the text. Check whether tokenizer.path is the engine's own "
+        "tokenizer.",
     ),
     "DROPS_LAST_BLOCK": WarningText(
-        "The engine leaves the last matched block of each request out, as vLLM does with EAGLE or MTP speculation.",
+        "The engine does not use the last matched block of each request, as vLLM does with EAGLE or MTP speculation.",
         "Expect one block less per hit than theory says, or measure without speculation.",
     ),
     "UNEXPECTED_HITS": WarningText(
-        "A prompt that was sent twice hit another number of tokens than its full blocks hold. The engine's unit of a hit "
-        "is not the one the data was built for.",
+        "A prompt that was sent twice hit a different number of tokens than its full blocks hold. The engine counts "
+        "hits in a different unit than the one the data was built for.",
         "Set tokenizer.block_size to the unit in which this engine finds prefixes, and prepare again.",
     ),
     "METRICS_NOT_THIS_ENGINE": WarningText(
-        "The metrics page is not, or not alone, that of the engine that answers: a router or a balancer hands out the "
-        "page of one of several engines, or its own. No number is taken from it.",
-        "Name the page of the engine itself, and send to one engine; what the answers reported (cached_tokens) stands.",
+        "The metrics page does not belong, or not only, to the engine that answers: a router or a balancer returns "
+        "the page of one of several engines, or its own. No number is taken from it.",
+        "Name the metrics page of the engine itself, and send to one engine. What the answers reported "
+        "(cached_tokens) remains valid. `hitlab run` ends with exit code 4; a bench continues without counters.",
     ),
     "PROBE_LEDGERS_DIFFER": WarningText(
-        "For one and the same probe the engine's counters and its answer tell different hits, so one of the two is "
-        "wrong.",
-        "Compare both with the whole blocks that the message names: the one that fits them is the one to read in the "
+        "For the same probe the engine's counters and its answer report different hits, so one of the two is wrong.",
+        "Compare both with the whole blocks that the message names: the one that fits them is the one to trust in the "
         "result.",
     ),
     "ENGINE_NOT_IDLE": WarningText(
-        "The engine did not come to rest before the load, so the first scrape may miss tokens that were under way.",
+        "The engine did not become idle before the load, so the first scrape may miss tokens of requests that were "
+        "still running.",
         "Stop other traffic to the engine, then measure again.",
     ),
     "FOREIGN_TRAFFIC": WarningText(
-        "The counters show more tokens than the answers of this run: somebody else used the engine meanwhile.",
-        "Take the hit rate from the answers (cached_tokens), or measure again on an engine that serves nobody else.",
+        "The counters show more tokens than the answers of this run: other clients used the engine during the run.",
+        "Take the hit rate from the answers (cached_tokens), or measure again on an engine without other traffic.",
     ),
     "AISBENCH_COUNTS_DIFFER": WarningText(
         "AISBench's own summary counts other requests, or other failures, than the records of this run.",
@@ -110,8 +113,8 @@ WARNING_TEXTS: Mapping[str, WarningText] = {
         "less than the whole.",
     ),
     "COUNTERS_NOT_SETTLED": WarningText(
-        "The counters never came to show exactly the tokens that were answered: the last scrape is incomplete, or some "
-        "requests were not counted, or counted again.",
+        "The counters never reached exactly the tokens that were answered: the last scrape is incomplete, or some "
+        "requests were not counted, or were counted twice.",
         "Look at the engine's log for preempted, aborted or retried requests; measure again.",
     ),
     "AFTER_SCRAPE_MISSING": WarningText(
@@ -128,7 +131,7 @@ WARNING_TEXTS: Mapping[str, WarningText] = {
     ),
     "SAMPLES_DAMAGED": WarningText(
         "The samples of the KV cache are not what the run wrote, so its usage during the load is not known.",
-        "Nothing else is concerned; restore kv_samples.parquet, or measure again.",
+        "Nothing else is affected; restore kv_samples.parquet, or measure again.",
     ),
     "PARTS_UNPROVEN": WarningText(
         "This measurement is of an early HitLab, whose measurement.json does not name its files, so nothing proves that "
@@ -136,20 +139,20 @@ WARNING_TEXTS: Mapping[str, WarningText] = {
         "Where that matters, measure again.",
     ),
     "LEDGER_INCOMPLETE": WarningText(
-        "Some answers do not say what the others do, so this ledger has no sum and checks nothing.",
-        "See validation.ledgers for how many; a gateway or one of several engines may leave a field of usage out.",
+        "Some answers lack the field that this ledger is made of, so it has no sum and checks nothing.",
+        "See validation.ledgers for how many; a gateway or one of several engines may omit a field of usage.",
     ),
     "QUERY_TOKENS_DIFFER": WarningText(
         "The ledgers do not count the same number of input tokens, so they do not describe the same traffic.",
         "See the cause beside the ledgers: other traffic, failed or repeated requests, or counters that leave some out.",
     ),
     "HIT_TOKENS_DIFFER": WarningText(
-        "Theory, prediction and the ledgers of the engine do not agree to the token on what hit.",
-        "See the causes beside the ledgers and where the curve of actual leaves the curve of theory.",
+        "Theory, prediction and the ledgers of the engine do not agree on the number of hit tokens.",
+        "See the causes beside the ledgers, and where the curve of actual leaves the curve of theory.",
     ),
     "REQUESTS_FAILED": WarningText(
-        "Some requests failed or were never sent. What they would have left in the cache is missing, so their own theory "
-        "and that of the rest of their lanes is void.",
+        "Some requests failed or were never sent. What they would have left in the cache is missing, so the expected "
+        "hits of themselves and of the later requests in their lanes are void.",
         "See the errors, remove their cause, and measure again; rates of this run are those of the requests that got "
         "through.",
     ),
@@ -165,33 +168,35 @@ WARNING_TEXTS: Mapping[str, WarningText] = {
         "allow no repeats (driver.retries: 0), and measure again.",
     ),
     "REUSE_MISSING": WarningText(
-        "A bench put texts into the cache, and its measured phase did not find all of them there again.",
-        "The message says what the ledgers tell of the cause. The expectation says what fits the cache.",
+        "A bench put texts into the cache, and its measured phase did not find all of them there.",
+        "The message says what the ledgers show about the cause; the expectation says how much fits into the cache.",
     ),
     "PREFIX_CACHING_OFF": WarningText(
         "The engine says in its own metrics that its prefix caching is off, so a bench measures it without reuse.",
         "Start vLLM with --enable-prefix-caching to measure reuse; leave it off for a baseline.",
     ),
     "NO_WARMUP": WarningText(
-        "The warm phases were skipped, and what this workload measures is what they leave in the cache.",
-        "Take these numbers for a cold start and nothing else; leave --no-warmup out to measure reuse.",
+        "The warm phases were skipped, although this workload measures what they leave in the cache.",
+        "Use these numbers as a cold start only; leave --no-warmup out to measure reuse.",
     ),
     "WARM_REQUESTS_FAILED": WarningText(
         "Requests of a warm phase failed, so the cache was not as the measured phase was meant to find it.",
         "Remove the cause that the message names, and measure again.",
     ),
     "RATE_NOT_REACHED": WarningText(
-        "Requests did not start at the rate that was asked for, so latencies are those of a lighter load.",
-        "Ask for a lower rate or give the workload more users; a user who waits for an answer sends nothing.",
+        "Requests did not start at the requested rate, so latencies are those of a lighter load.",
+        "Request a lower rate or give the workload more users; a user who waits for an answer sends nothing.",
     ),
     "PROMPT_LENGTH_DIFFERS": WarningText(
-        "The engine counts other tokens in a prompt than its own tokenizer gives for the same conversation.",
-        "Look for a proxy that rewrites prompts, or another chat template than the engine's own.",
+        "The engine counts a different number of tokens in a prompt than its own tokenizer gives for the same "
+        "conversation.",
+        "Look for a proxy that rewrites prompts, or a chat template that is not the engine's own.",
     ),
     "TOKENS_UNTIMED": WarningText(
         "Answers of several tokens arrived all at once, or as token counts without text. Their tokens have no times of "
         "their own, so neither ITL nor decode speed can be measured; TTFT is the time of the whole answer.",
-        "Ask the engine directly, or switch off buffering in the proxy before it (nginx: proxy_buffering off).",
+        "Send to the engine directly, or switch off buffering in the proxy in front of it (nginx: proxy_buffering "
+        "off).",
     ),
     "BENCH_NOTE": WarningText(
         "Something about how this bench was made that a reader of its numbers should know.",
@@ -199,7 +204,7 @@ WARNING_TEXTS: Mapping[str, WarningText] = {
     ),
     "PROMETHEUS_CANNOT_REACH": WarningText(
         "Prometheus cannot reach the engine's metrics page, so the dashboards show nothing of this run.",
-        "Only dashboards are concerned; the measurement scrapes by itself. Give the engine an address that Prometheus "
+        "Only dashboards are affected; the measurement scrapes by itself. Give the engine an address that Prometheus "
         "reaches.",
     ),
     "COUNTER_WENT_BACKWARDS": WarningText(
@@ -207,12 +212,14 @@ WARNING_TEXTS: Mapping[str, WarningText] = {
         "Scrape each API server and rank by itself (service.metrics_urls), keep the engine running, measure again.",
     ),
     "HITS_EXCEED_QUERIES": WarningText(
-        "More hits than queries: the two scrapes were not taken at rest.",
+        "The counters show more hits than queries: the two scrapes were not taken while the engine was idle.",
         "Measure again, and scrape when the engine is idle.",
     ),
     "RANKS_DIFFER": WarningText(
-        "The plan gives every request its rank, and the counters of a rank show other tokens than it was given.",
-        "Where two ranks are swapped, correct service.engine_label_map or the addresses; else see what the ledgers say.",
+        "In cold mode the plan assigns every request to a rank, and the counters of a rank show a different number of "
+        "tokens than was assigned to it.",
+        "Where two ranks are swapped, correct service.engine_label_map or the addresses; otherwise see what the "
+        "ledgers say.",
     ),
     "RANKS_CHANGED": WarningText(
         "The two scrapes show different data-parallel ranks.",
@@ -232,7 +239,8 @@ WARNING_TEXTS: Mapping[str, WarningText] = {
         "Save whole pages, and those of one process.",
     ),
     "SCRAPE_UNUSABLE": WarningText(
-        "A scrape breaks the rules of its format or contradicts itself, so nothing can be known from it.",
+        "A scrape violates its format (cut off, a series twice) or contradicts itself, so no rate can be computed "
+        "from it.",
         "Save the whole page of one process, once; see the message for what is wrong with this one.",
     ),
     "COUNTER_CHANGED": WarningText(

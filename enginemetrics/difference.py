@@ -232,7 +232,7 @@ def _another_process(what: str, was: float, now: float, rank: int | None) -> Fin
 
 
 def same_processes(before: EngineSnapshot, after: EngineSnapshot) -> bool | None:
-    """Whether the start times say that the same processes made both pages; None: they do not tell."""
+    """Whether the start times say that the same processes made both pages; None: they do not report."""
     pairs = [
         *zip(before.process_start_times, after.process_start_times, strict=False),
         *zip(

@@ -150,7 +150,7 @@ class EngineSnapshot:
         process_start_times: epoch seconds per scraped text; None where there is none (several API servers).
         notes: what was seen and left out, for the log.
         speculative: whether the engine decodes speculatively. Of its methods EAGLE and MTP take one match unit from every
-            hit, n-grams and draft models none; the metrics do not tell which method it is.
+            hit, n-grams and draft models none; the metrics do not report which method it is.
         external_tier: whether a KV cache beyond the GPU's answers lookups (a KV connector, offloading).
         unavailable: field -> why it is None.
     """
@@ -564,7 +564,7 @@ def _speculative(scrapes: Sequence[_Scrape], unit: Unit) -> tuple[bool | None, s
     if any(name.startswith(SPECULATION) for scrape in scrapes for name in scrape.series):
         return True, None
     if unit == "blocks":
-        return None, "vLLM 0.8.x does not tell whether it decodes speculatively"
+        return None, "vLLM 0.8.x does not report whether it decodes speculatively"
     return False, None
 
 

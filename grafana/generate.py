@@ -411,7 +411,7 @@ def live_run() -> Document:
         curves(
             "Prompt tokens by source",
             "Computed, found in the rank's own prefix cache, or fetched by a KV connector; over the last minute. Engines "
-            "before vLLM 0.16 do not tell.",
+            "before vLLM 0.16 do not report.",
             TOKENS_PER_SECOND,
             [query("sum by (run_id, source) (rank:prompt_tokens:rate1m<rank>)", f"{BY_RUN} {{{{source}}}}")],
             stacked=True,

@@ -36,8 +36,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     help="Benchmark KV-cache reuse in LLM serving: data with a known prefix-cache hit rate, a real engine, a verdict "
-    "to the token.\n\nThe way of a run: inspect (what is reachable?), prepare (build the data), validate (still the "
-    "same?), run (measure and analyse).",
+    "exact to the token.\n\nThe steps of a run: inspect (what is reachable?), prepare (build the data), validate (is it "
+    "unchanged?), run (measure and analyse).",
 )
 
 

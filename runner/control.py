@@ -148,7 +148,7 @@ class ControlClient:
 
 
 def engine_version(client: ControlClient) -> str | None:
-    """What the engine calls itself; None where it does not tell, or tells what is no version."""
+    """What the engine calls itself; None where it does not report, or tells what is no version."""
     answer = client.get("/version")
     return name(answer.body.get("version")) if isinstance(answer.body, dict) else None
 

@@ -7,7 +7,7 @@ from enginemetrics.snapshot import EngineSnapshot
 
 @dataclass(frozen=True)
 class EngineCache:
-    """None where the engine does not tell, or its ranks do not agree; then `reason` says why.
+    """None where the engine does not report, or its ranks do not agree; then `reason` says why.
 
     match_unit: tokens that hit together; the block size, unless the engine says otherwise. tokens_per_rank: what the KV
     cache of the smallest rank holds. blocks_per_rank: its blocks, the placeholder included. not_one_pool: why a pool of

@@ -222,7 +222,7 @@ def check_model(client: ControlClient, checks: CheckList) -> int | None:
 def check_length(longest_request: int, max_model_len: int | None, checks: CheckList) -> None:
     """Input and output of every request must fit; vLLM would cut max_tokens without a word."""
     if max_model_len is None:
-        checks.not_checked("longest_request", "the engine does not tell its max_model_len")
+        checks.not_checked("longest_request", "the engine does not report its max_model_len")
         return
     checks.require(
         "longest_request",
@@ -237,7 +237,7 @@ def check_length(longest_request: int, max_model_len: int | None, checks: CheckL
 def check_prefix_caching(cache: EngineCache, checks: CheckList) -> None:
     """Prefix caching is on, on every rank."""
     if cache.enabled is None:
-        checks.not_checked("prefix_caching", cache.reason or "the engine does not tell")
+        checks.not_checked("prefix_caching", cache.reason or "the engine does not report")
         return
     checks.require(
         "prefix_caching",
@@ -249,7 +249,7 @@ def check_prefix_caching(cache: EngineCache, checks: CheckList) -> None:
 def _check_block_size(cache: EngineCache, scenario: Scenario, longest_input: int, checks: CheckList) -> None:
     """The unit of a hit must be the block that the data is built on."""
     if cache.match_unit is None:
-        checks.not_checked("block_size", cache.reason or "the engine does not tell")
+        checks.not_checked("block_size", cache.reason or "the engine does not report")
         return
     unit, expected = cache.match_unit, scenario.tokenizer.block_size
     problem = None
@@ -339,7 +339,9 @@ def judge_capacity(
     """
     capacity = cache.tokens_per_rank
     if capacity is None:
-        checks.not_checked("kv_capacity", cache.reason or "the engine does not tell the size of its KV cache")
+        checks.not_checked(
+            "kv_capacity", cache.reason or "the engine does not report the size of its KV cache"
+        )
         return
     detail = (
         f"shared prefixes of {need.prefixes * unit} tokens plus {need.added * unit} that up to {need.running} running "
@@ -351,7 +353,7 @@ def judge_capacity(
         checks.require("kv_capacity", None, f"{detail}; all {need.whole_load * unit} of the load stay cached")
         return
     if cache.not_one_pool is not None or cache.blocks_per_rank is None:
-        why = cache.not_one_pool or "the engine does not tell how many blocks a rank has"
+        why = cache.not_one_pool or "the engine does not report how many blocks a rank has"
         said = f"{detail}; what is evicted is not known ({why})"
         if fits:
             checks.require("kv_capacity", None, said)
@@ -438,7 +440,7 @@ def judge_hits(probe: Probe, result: ProbeResult, unit: int, checks: CheckList) 
     if hits is None and result.not_counting is not None:
         checks.require(
             name,
-            f"rank {probe.rank}: {result.not_counting}; and its answers do not tell cached_tokens, so nothing could be "
+            f"rank {probe.rank}: {result.not_counting}; and its answers do not report cached_tokens, so nothing could be "
             "measured: start vLLM with --enable-prompt-tokens-details",
         )
     if result.ledgers_differ:
@@ -484,7 +486,7 @@ def judge_hits(probe: Probe, result: ProbeResult, unit: int, checks: CheckList) 
 
 
 def _nothing_found(probe: Probe, result: ProbeResult) -> str:
-    """With the causes that no ledger at hand refutes."""
+    """With the causes that no available ledger refutes."""
     config = result.scrape.snapshot.ranks[probe.rank].cache_config
     causes = ["its prefix cache does not work", "its unit of a hit is longer than that"]
     if config is None or config.enable_prefix_caching is None:
@@ -496,6 +498,6 @@ def _nothing_found(probe: Probe, result: ProbeResult) -> str:
     )
     told = "the answer" if result.counted_hits is None else told
     return (
-        f"rank {probe.rank} found nothing of a prompt of {probe.tokens} tokens that it had just seen, by {told}: "
+        f"rank {probe.rank} found no token of a prompt of {probe.tokens} tokens sent just before, by {told}: "
         f"{', or '.join(causes)}"
     )

@@ -37,7 +37,7 @@ class Probe:
 class ProbeResult:
     """What the rank's counters and the answer say of one sending.
 
-    `cached_tokens`, `counted_hits` None: the answer, the counters do not tell. `not_counting`: why the counters do not.
+    `cached_tokens`, `counted_hits` None: the answer, the counters do not report. `not_counting`: why the counters do not.
     """
 
     scrape: Scrape
@@ -109,7 +109,7 @@ def send_probe(
 
 
 def uncounted(sent: int, impossible: str | None = None) -> str:
-    """What is to be done about an answer that does not tell how many tokens its prompt had."""
+    """What is to be done about an answer that does not report how many tokens its prompt had."""
     why = f" ({impossible})" if impossible else ""
     return (
         f"the engine's answer to {sent} tokens has no usage.prompt_tokens{why}, so whether it reads a prompt as the same "

@@ -88,6 +88,6 @@ def contamination(records: list[WarmupRecord]) -> tuple[Check, Finding | None]:
             code="CONTAMINATED", message=message, tokens=found
         )
     if silent or not records:
-        reason = f"{silent} of {len(records)} answers of the warmup do not tell cached_tokens"
+        reason = f"{silent} of {len(records)} answers of the warmup do not report cached_tokens"
         return Check(name=name, status="not_checked", detail=reason), None
     return Check(name=name, status="ok", detail=f"{len(records)} requests of the warmup found nothing"), None

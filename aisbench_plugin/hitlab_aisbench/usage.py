@@ -7,7 +7,7 @@ LARGEST_TOKENS = 2**31 - 1
 
 
 class Usage(NamedTuple):
-    """Tokens of one answer; None where it does not tell, or tells what is no count. `impossible`: what cannot be."""
+    """Tokens of one answer; None where it does not report, or tells what is no count. `impossible`: what cannot be."""
 
     prompt_tokens: int | None
     completion_tokens: int | None

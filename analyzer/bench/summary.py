@@ -156,7 +156,7 @@ def no_ledger(summary: Row) -> str | None:
     if measured["hit_tokens"] is not None or measured["cached_tokens"] is not None:
         return None
     why = measured["unavailable"]
-    return f"nothing tells what was found in the cache: {why['hit_tokens']}; {why['cached_tokens']}"
+    return f"no ledger shows what was found in the cache: {why['hit_tokens']}; {why['cached_tokens']}"
 
 
 def failed_message(summary: Row) -> str:

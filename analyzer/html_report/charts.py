@@ -434,7 +434,7 @@ def engine_chart(
     if ranks > RANK_COLOURS:
         notes.append(f"{ranks} ranks: the mean, and the range from the lowest to the highest.")
     if missing:
-        notes.append(f"Not known, because the engine does not tell: {', '.join(missing)}.")
+        notes.append(f"Not known, because the engine does not report: {', '.join(missing)}.")
     thinned = _thinned(count, "In each pixel column the first, lowest, highest and last sample are drawn.")
     if thinned:
         notes.append(thinned)

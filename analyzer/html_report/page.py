@@ -436,13 +436,13 @@ def common_facts(
         ("engine", Cell(f"{engine.kind}, model {engine.model}") if engine else Cell(None, before_engine)),
         (
             "engine version",
-            known(engine.version, str, "the engine does not tell it")
+            known(engine.version, str, "the engine does not report it")
             if engine
             else Cell(None, before_engine),
         ),
         (
             "block size",
-            known(engine.block_size, grouped, "the engine does not tell it")
+            known(engine.block_size, grouped, "the engine does not report it")
             if engine
             else Cell(None, before_engine),
         ),
@@ -479,7 +479,7 @@ def common_facts(
 def _blocks(per_rank: Mapping[str, int] | None) -> Cell:
     """As the prediction reads the engine's labels: they mean one rank in some versions, and all in others."""
     if not per_rank:
-        return Cell(None, "the engine does not tell it in its metrics")
+        return Cell(None, "the engine does not report it in its metrics")
     different = sorted(set(per_rank.values()))
     return Cell(", ".join(map(grouped, different)))
 

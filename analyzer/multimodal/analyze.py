@@ -120,7 +120,7 @@ def image_analysis(
 
 
 def queries_by_rank(scrapes: ScrapePair, service: Mapping[str, Any]) -> dict[int, int | None]:
-    """Queries that each rank counted; None where the counters do not tell."""
+    """Queries that each rank counted; None where the counters do not report."""
     counted = {rank.rank: rank.queries for rank in scrapes.difference.ranks} if scrapes.difference else {}
     return {rank: counted.get(rank) for rank in range(service["dp_size"])}
 

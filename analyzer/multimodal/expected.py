@@ -64,12 +64,12 @@ def expect(
         least = most  # one rank sees all texts, in the order in which they were sent
     elif (least != most).any():
         reason = (
-            f"{int((least != most).sum())} texts begin like another one for a whole block, and the answers do not tell "
+            f"{int((least != most).sum())} texts begin like another one for a whole block, and the answers do not report "
             "the ranks"
         )
     firsts = _firsts(record, queries)
     if firsts is None:
-        reason = reason or "the counters do not tell how many ranks served requests"
+        reason = reason or "the counters do not report how many ranks served requests"
     if requests.failed or requests.retried:
         reason = f"{requests.failed} requests failed and {requests.retried} attempts were repeated"
     return Expected(least, most, firsts, record.prompt_tokens, reason)

@@ -1,4 +1,4 @@
-"""Tell what a scenario needs of a container: its engine, and files that have to be mounted."""
+"""Show what a scenario needs of a container: its engine, and files that have to be mounted."""
 
 import os
 import sys

@@ -35,7 +35,7 @@ class BenchEngine:
     Attributes:
         client: for all but the load.
         scrape: its metrics at the beginning; None where it has none that can be read, and then `no_metrics` says why.
-        cache: of its first rank; None where it does not tell.
+        cache: of its first rank; None where it does not report.
         not_counting: why its prefix-cache counters say nothing.
         check: whether its metrics page was proved to be its own; None: not asked yet.
         findings: what has to be said at once.

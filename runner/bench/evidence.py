@@ -32,7 +32,7 @@ def cache_evidence(
         unavailable["cached_tokens"] = (
             "no request was answered"
             if not cached
-            else "the answers do not tell (start vLLM with --enable-prompt-tokens-details)"
+            else "the answers do not report (start vLLM with --enable-prompt-tokens-details)"
         )
     if before is None or after is None:
         unavailable["hit_tokens"] = no_metrics or "there is no scrape from after the phase"

@@ -44,7 +44,7 @@ class ModelledCache:
 
     Attributes:
         num_blocks: None: taken to be endless.
-        rules: of the engine's release; of all that it may be where it does not tell.
+        rules: of the engine's release; of all that it may be where it does not report.
     """
 
     block_size: int
@@ -72,7 +72,7 @@ def modelled_cache(ranks: int | None, cache: CacheConfig | None, version: str | 
     if ranks > 1:
         return f"the engine has {ranks} data-parallel ranks and chooses itself which one a request goes to"
     if cache is None or cache.match_unit is None:
-        return "the engine does not tell its block size (vllm:cache_config_info)"
+        return "the engine does not report its block size (vllm:cache_config_info)"
     exact = cache.match_unit == cache.block_size
     release = parse_version(version)
     return ModelledCache(

@@ -61,13 +61,13 @@ def missing_reuse(evidence: CacheEvidence, *, caching: bool | None) -> Finding |
     if found and (expected is None or found >= expected):
         return None
     if caching is False and not found:
-        message = "nothing of what the warm phase sent was found again: the engine's prefix caching is off"
+        message = "none of what the warm phase sent was found again: the engine's prefix caching is off"
         return Finding(code="REUSE_MISSING", message=message)
     if expected:
         message = f"of {expected} tokens that should have been in the cache {found} were found"
         why = _why_missing(evidence, found, caching)
         return Finding(code="REUSE_MISSING", message=f"{message}; {why}", tokens=expected - found)
-    message = "nothing of what the warm phase sent was found again: the measured phase ran on a cold cache"
+    message = "none of what the warm phase sent was found again: the measured phase ran on a cold cache"
     if expected == 0:
         message += ", as the block model expects"
     return Finding(code="REUSE_MISSING", message=message)
@@ -86,7 +86,7 @@ def _why_missing(evidence: CacheEvidence, found: int, caching: bool | None) -> s
     if others is None:
         open_causes.append("others used the engine (no counter of its tells)")
     open_causes.append("its cache was emptied meanwhile, or holds less than it says")
-    return f"no ledger tells why: {', or '.join(open_causes)}"
+    return f"no ledger shows why: {', or '.join(open_causes)}"
 
 
 def missed_rate(phase: BenchPhase) -> Finding | None:

@@ -81,7 +81,7 @@ class LmCache:
             manager = manager.get(part) if isinstance(manager, dict) else None
         size = whole_number(manager.get("memory_total_bytes")) if isinstance(manager, dict) else None
         if not size:
-            raise ServiceError(f"{self.url}/status: does not tell memory_total_bytes; give --ktp-pool-size")
+            raise ServiceError(f"{self.url}/status: does not report memory_total_bytes; give --ktp-pool-size")
         return size
 
     def lookups(self) -> Lookups:

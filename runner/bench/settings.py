@@ -21,7 +21,7 @@ from runner.workloads import WORKLOADS
 from runner.workloads.plan import Parameters, Workload
 
 TIMEOUT_SECONDS = 600.0
-DESCRIPTION = "Send a workload to a running engine and tell what its cache made of it."
+DESCRIPTION = "Send a workload to a running engine and report what its cache did."
 WORKLOAD_NAMES = list(WORKLOADS)
 
 

@@ -42,14 +42,14 @@ def tokens_per_gb(settings: Settings, engine: BenchEngine) -> Size:
         return Size(told, "vllm:cache_config_info (kv_cache_size_tokens, kv_cache_memory_bytes)")
     if settings.workload.needs_size:
         raise ScenarioError(
-            f"--tokens-per-gb-kvcache: {settings.workload.name} is sized by it, and the engine's metrics do not tell it. "
+            f"--tokens-per-gb-kvcache: {settings.workload.name} needs it, and the engine's metrics do not report it. "
             f"{HOW_TO_COMPUTE}; or give --lmcache-url"
         )
     return Size(None, "not known, and not needed")
 
 
 def told_by_engine(engine: BenchEngine) -> int | None:
-    """Tokens in a GB by the engine's own metrics; None where they do not tell."""
+    """Tokens in a GB by the engine's own metrics; None where they do not report."""
     if engine.cache is None or engine.cache.kv_cache_size_tokens is None:
         return None
     size = decimal_number(engine.cache.labels.get("kv_cache_memory_bytes"))

@@ -154,7 +154,7 @@ def _offered(engine: BenchEngine) -> tuple[EngineTokens | None, list[int]]:
 
 
 def _counts_as(engine: BenchEngine, tokenizer: Tokenizer) -> bool | None:
-    """Whether two prompts differ by as many tokens for the engine as for `tokenizer`; None: it does not tell.
+    """Whether two prompts differ by as many tokens for the engine as for `tokenizer`; None: it does not report.
 
     Both begin and end alike, so that what the chat template adds is the same in both.
     """

@@ -147,7 +147,7 @@ def _image_record(
         around = opening.prompt_tokens - len(places.texts[0])
         before = around - after
         if cache.match_unit is None:
-            reason = cache.reason or "the engine does not tell its block size"
+            reason = cache.reason or "the engine does not report its block size"
         else:
             shared = before // cache.match_unit * cache.match_unit
     return ImageRecord(
@@ -260,7 +260,7 @@ def _check_ranks(
                 other = send_probe(client, different, ranks.scrape, stop, ranks.not_counting)
                 ranks = replace(ranks, scrape=other.scrape)
         if unit is None:
-            checks.not_checked(f"rank_{rank}", record.reason or "the engine does not tell its block size")
+            checks.not_checked(f"rank_{rank}", record.reason or "the engine does not report its block size")
             continue
         drops = judge_hits(probe, again, unit, checks) == "drops_last_block"
         dropped = dropped or drops

@@ -1,4 +1,4 @@
-"""long-doc-permutator: the same documents behind one another in ever other orders.
+"""long-doc-permutator: the same documents behind one another in many different orders.
 
 A prefix cache finds the system prompt and what two orders have in common at their beginning; a cache that reuses
 documents wherever they stand finds all of them.

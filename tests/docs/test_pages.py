@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import typer.main
+import yaml
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
@@ -98,6 +99,32 @@ def test_every_finding_has_a_section_of_its_own() -> None:
 def test_the_index_names_every_page() -> None:
     index = (DOCS / "index.md").read_text(encoding="utf-8")
     assert [path.name for path in DOCS.glob("*.md") if f"({path.name})" not in index] == ["index.md"]
+
+
+def table_rows(page: Path) -> list[str]:
+    return [line for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
+
+
+def test_both_languages_of_the_first_page_show_one_scenario() -> None:
+    blocks = [
+        next(
+            token.content
+            for token in tokens((REPOSITORY / name).read_text(encoding="utf-8"))
+            if token.info == "yaml"
+        )
+        for name in ("README.md", "README.zh.md")
+    ]
+    first, second = (yaml.safe_load(block) for block in blocks)
+    assert first == second
+
+
+def test_the_chinese_page_has_no_difference_that_the_english_one_has_not() -> None:
+    """By the names in code of the first column, which are the same in both."""
+    english = " ".join(row.split("|")[1] for row in table_rows(DOCS / "coming-from-the-plugin.md"))
+    chinese = (DOCS / "zh/coming-from-the-plugin.md").read_text(encoding="utf-8").partition("英文页面")[2]
+    rows = [line.split("|")[1] for line in chinese.splitlines() if line.startswith("| ")]
+    assert len(rows) > 20
+    assert [name for row in rows for name in re.findall(r"`[^`]+`", row) if name not in english] == []
 
 
 def test_the_first_page_is_short() -> None:

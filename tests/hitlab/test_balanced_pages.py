@@ -17,7 +17,7 @@ WRONG_CAUSES = ("restarted", "somebody else", "nobody else", "is prefix caching 
 
 
 def started_at(seconds: float) -> Callable[[str], str]:
-    """Without the begin of single counters, which engines of some versions do not tell."""
+    """Without the begin of single counters, which engines of some versions do not report."""
 
     def edit(text: str) -> str:
         text = re.sub(r"^\S+_created\b.*\n", "", text, flags=re.MULTILINE)

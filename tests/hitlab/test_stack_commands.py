@@ -102,8 +102,8 @@ def test_demo_without_data_is_the_error_of_run(tmp_path: Path) -> None:
 
 
 def test_demo_runs_once_in_no_time(tmp_path: Path) -> None:
-    path = tmp_path / "scenarios" / "a.yaml"
-    path.parent.mkdir()
+    path = tmp_path / "examples" / "a" / "a.yaml"
+    path.parent.mkdir(parents=True)
     path.write_text(SCENARIO.read_text().replace("count: 150", "count: 12"))
     assert hitlab("prepare", "--scenario", path, "--mode", "text").returncode == 0
     done = hitlab("demo", "--scenario", path, "--minutes", "0", "--done-message", "Look there.")
@@ -143,8 +143,8 @@ def test_the_demo_waits_for_its_engine_and_goes_on(
         "metrics_url": f"{url}/metrics",
         "reset_url": f"{url}/reset_prefix_cache",
     }
-    path = tmp_path / "scenarios" / "a.yaml"
-    path.parent.mkdir()
+    path = tmp_path / "examples" / "a" / "a.yaml"
+    path.parent.mkdir(parents=True)
     path.write_text(yaml.safe_dump(document))
     assert hitlab("prepare", "--scenario", path, "--mode", "text").returncode == 0
 

@@ -161,7 +161,7 @@ def test_a_pool_that_holds_the_whole_load_loses_nothing(prepared: Prepared, mode
 
 
 def test_a_pool_that_holds_the_demand_may_lose_prefixes_all_the_same(prepared: Prepared) -> None:
-    """What finished requests leave pushes out what comes back late: the demand alone does not tell."""
+    """What finished requests leave pushes out what comes back late: the demand alone does not report."""
     plan, ids, warmups = prepared("cold", 2)
     need = demand(plan, concurrency=1, ranks=2, block_size=16)
     assert loss(plan, ids, warmups, blocks=need.blocks + 1).tokens > 0

@@ -103,7 +103,7 @@ def test_a_fitting_engine_passes_every_check(check: CheckEngine, make: MakeEngin
         ({"extra_tokens": 1}, "tokenizer", "set tokenizer.path"),
         ({"extra_tokens": 1, "tokenize": False}, "rank_0", "set tokenizer.path"),
         ({"ignores_rank_header": True}, "rank_1", "counted on rank 0"),
-        ({"broken_cache": True}, "rank_0", "found nothing of a prompt"),
+        ({"broken_cache": True}, "rank_0", "found no token of a prompt"),
         ({"running": 1}, "idle", "somebody else is using it"),
         ({"foreign_tokens_per_scrape": 7}, "idle", "counters keep changing"),
     ],
@@ -299,7 +299,7 @@ def test_nothing_found_of_one_block_is_no_dropped_block(
     first = send_probe(engine, probe, engine.scrape(), threading.Event())
     second = send_probe(engine, probe, first.scrape, threading.Event())
     if status == "failed":
-        with pytest.raises(PreflightError, match="found nothing"):
+        with pytest.raises(PreflightError, match="found no token"):
             judge_hits(probe, second, 16, checks)
     else:
         judged = judge_hits(probe, second, 16, checks)

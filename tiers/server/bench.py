@@ -281,7 +281,7 @@ class _Bench:
             config = http.config()
             tier = within(config, "storage_manager", "l2_adapter_config")
             if tier is None or within(config, "mp") is None:
-                raise HttpApiError("/config: does not tell its tiers")
+                raise HttpApiError("/config: does not report its tiers")
             has_l2 = bool(within(tier, "adapters"))
             if not within(config, "mp", "separate_object_groups"):
                 names = [name for name in names if name["object_group_id"] == 0]
@@ -316,7 +316,7 @@ def _chunk_size(parameters: ServerParameters, ask: AskChunkSize) -> int:
         return ask()
     except TimeoutError as error:
         raise ServiceError(
-            f"{parameters.rpc_url} does not tell its chunk size within {parameters.timeout:g} s: is an LMCache server of "
+            f"{parameters.rpc_url} reports no chunk size within {parameters.timeout:g} s: is an LMCache server of "
             "this version there, and not its HTTP port?"
         ) from error
 

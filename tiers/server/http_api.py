@@ -40,7 +40,7 @@ class HttpApi:
         return _document(self._ask("GET", "/config"), "/config")
 
     def l1_bytes(self) -> int | None:
-        """Bytes that L1 takes before it evicts; None where the server does not tell."""
+        """Bytes that L1 takes before it evicts; None where the server does not report."""
         status = _document(self._ask("GET", "/status"), "/status")
         total = whole_number(within(status, "storage_manager", "l1_manager", "memory_total_bytes"))
         share = within(status, "storage_manager", "l1_eviction_controller", "trigger_watermark")

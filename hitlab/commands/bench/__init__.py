@@ -10,7 +10,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
-    help="Benches in the manner of `lmcache bench`, with the evidence of what the cache did.",
+    help="Benchmarks compatible with `lmcache bench`, with evidence of what the cache did.",
 )
 app.command(
     name="engine",

@@ -73,7 +73,7 @@ class _Question:
 
 @dataclass(frozen=True)
 class Found:
-    """What an engine told: its model, and tokens in a GB of its KV cache (None: it does not tell)."""
+    """What an engine told: its model, and tokens in a GB of its KV cache (None: it does not report)."""
 
     model: str
     tokens_per_gb: int | None
@@ -243,14 +243,14 @@ def _ask_lmcache_url(explorer: Explorer, known: Values) -> Values:
 
 
 def _ask_size(known: Values) -> Values:
-    """Required where the engine has been asked and does not tell it."""
+    """Required where the engine has been asked and does not report it."""
     field = fields_of(General)["tokens_per_gb_kvcache"]
     found: Found | None = known.get("_found")
     if found is None:
         return _ask_field("tokens_per_gb_kvcache", field, "ask the engine")
     if found.tokens_per_gb is not None:
         return _ask_field("tokens_per_gb_kvcache", field, f"{found.tokens_per_gb}, from the engine")
-    _say(f"\n  The engine does not tell how many tokens a GB of KV cache holds. {HOW_TO_COMPUTE}.")
+    _say(f"\n  The engine does not report how many tokens a GB of KV cache holds. {HOW_TO_COMPUTE}.")
     needed = WORKLOADS[known["workload"]].needs_size
     return _ask_field("tokens_per_gb_kvcache", field, "" if needed else "not needed", required=needed)
 

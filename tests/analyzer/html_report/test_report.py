@@ -311,7 +311,7 @@ def test_unknown_values_have_their_reason_and_no_zero(make: Make) -> None:
     assert rank[5].startswith("not knownno record says when a request was under way")
     assert "actual is not known" in page.text
     assert "the load was over before the first sample" in page.text
-    assert "the engine does not tell it" in page.text
+    assert "the engine does not report it" in page.text
     assert "chart-ttft-by-share" not in {attributes["id"] for attributes in page.all("figure")}
     assert "chart-ahead" not in {attributes["id"] for attributes in page.all("figure")}
 
@@ -321,7 +321,7 @@ def test_engine_without_a_gauge_says_so(make: Make) -> None:
     directory = made.write(phases=PHASES)
     write_samples(directory, made.ranks, kv_cache_usage=None)
     page = page_of(made.manifest, directory)
-    assert "Not known, because the engine does not tell: KV cache usage." in page.text
+    assert "Not known, because the engine does not report: KV cache usage." in page.text
 
 
 def test_two_scrapes_alone_have_a_page(make: Make, tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ def test_the_last_block_that_speculation_takes() -> None:
             None,
             "no /tokenize",
         ),
-        (simple()[0], {0: None, 1: None}, None, "do not tell how many ranks"),
+        (simple()[0], {0: None, 1: None}, None, "do not report how many ranks"),
         (simple()[0], {0: 565, 1: 0}, [None, "timeout", None, None, None], "1 requests failed"),
     ],
 )

@@ -65,7 +65,7 @@ def test_missing_reuse(values: dict[str, Any], said: str | None) -> None:
     ("values", "caching", "said", "refuted"),
     [
         ({"hit_tokens": 0, "query_tokens": 1000}, False, "prefix caching is off", ["others", "emptied"]),
-        ({"hit_tokens": 0, "query_tokens": 1000}, True, "no ledger tells why", ["is off", "others"]),
+        ({"hit_tokens": 0, "query_tokens": 1000}, True, "no ledger shows why", ["is off", "others"]),
         ({"hit_tokens": 0, "query_tokens": 1000}, None, "its prefix caching is off, or", ["others"]),
         ({"hit_tokens": 96, "query_tokens": 1000}, None, "emptied meanwhile", ["is off", "others"]),
         ({"hit_tokens": 96, "query_tokens": 1250}, None, "250 prompt tokens more", ["is off", "emptied"]),
