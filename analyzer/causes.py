@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
-from analyzer.ledgers import NAMES, Ledger, LedgerDifference
+from analyzer.ledgers import KNOWN_FROM, NAMES, Ledger, LedgerDifference
 from contract.engine_version import EngineVersion, is_before
 from contract.foreign_text import presentable
 
@@ -278,10 +278,11 @@ def version_caveat(difference: LedgerDifference, seen: Circumstances) -> str | N
             notes.append(
                 "before 0.27.1 a waiting request is counted again on each scheduling retry (issue #43736)"
             )
-    if "computed" in ledgers and is_before(seen.version, "0.13.0"):
-        notes.append("request_prefill_kv_computed_tokens is known from 0.13.0 on")
-    if "by_source" in ledgers and is_before(seen.version, "0.16.0"):
-        notes.append("prompt_tokens_by_source is known from 0.16.0 on")
+    notes += [
+        f"{metric} is known from {release} on"
+        for name, (release, metric) in sorted(KNOWN_FROM.items(), key=lambda known: known[1])
+        if name in ledgers and is_before(seen.version, release)
+    ]
     if not notes:
         return None
     stated = (

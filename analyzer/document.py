@@ -15,11 +15,11 @@ from analyzer.failures import Failures, failures_by_kind, told
 from analyzer.known_causes import KNOWN
 from analyzer.ledger_states import incomplete_ledgers
 from analyzer.ledgers import (
+    LEDGERS,
     NAMES,
     Ledger,
-    counter_ledgers,
+    Page,
     ledger_differences,
-    unknown_ledger,
 )
 from analyzer.request_table import RequestTable
 from analyzer.scrapes import ScrapePair, metric_names, metrics_part
@@ -74,15 +74,13 @@ def counters_part(
     return counter_actual(scrapes.difference, usage, kv_summary, not_measurable)
 
 
-def ledgers_of_scrapes(scrapes: ScrapePair, block_size: int, actual: Mapping[str, Any]) -> dict[str, Ledger]:
-    """H1, H2 and H4. Counters that moved in a way that gives no hit rate are no ledger either."""
+def page_of(scrapes: ScrapePair, block_size: int, actual: Mapping[str, Any]) -> Page | str:
+    """What ledgers are read from. Counters that moved in a way that gives no hit rate are no ledger either."""
     after = scrapes.after_snapshot
     if scrapes.difference is None or after is None:
-        reason = scrapes.reason or "the scrapes are not there"
-        return {name: unknown_ledger(reason) for name in ("counters", "by_source", "computed")}
+        return scrapes.reason or "the scrapes are not there"
     counted = scrapes.difference.queries is not None and scrapes.difference.hits is not None
-    names = after.metric_names
-    return counter_ledgers(scrapes.difference, names, block_size, actual["reason"] if counted else None)
+    return Page(scrapes.difference, after.metric_names, block_size, actual["reason"] if counted else None)
 
 
 def circumstances(scrapes: ScrapePair, *, version: str | None, **known: Any) -> Circumstances:
@@ -181,10 +179,7 @@ def agreement(
     hits = {"theory": theory_tokens, **{name: totals[name].hits for name in NAMES}}
     queries = {
         "planned": planned_tokens,
-        "counters": totals["counters"].queries,
-        "by_source": totals["by_source"].queries,
-        "prompt_tokens": totals["cached_tokens"].queries,
-        "computed": totals["computed"].queries,
+        **{kind.queries_as: totals[kind.name].queries for kind in LEDGERS if kind.queries_as is not None},
     }
     return {
         "hit_tokens": hits,

@@ -3,9 +3,7 @@
 from collections.abc import Callable
 
 from analyzer.causes import Cause, Pair, Situation
-
-ENGINE_PAGE = ("counters", "by_source", "computed")
-MEASURED = (*ENGINE_PAGE, "cached_tokens")
+from analyzer.ledgers import ENGINE_PAGE
 
 
 def _moves(

@@ -1,12 +1,12 @@
-"""The ledgers that the same traffic must agree with, side by side (vllm.md E.9).
+"""The ledgers that the same traffic must agree with, side by side. `LEDGERS` lists them: a further one is an entry there.
 
-H1 counters, H2 by_source, H3 cached_tokens, H4 computed, H5 prediction. Each has hits and queries in tokens, per rank
-and in total. What one does not know is None with a reason; where two differ, the most likely cause is named.
+Each has hits and queries in tokens, per rank and in total. What one does not know is None with a reason; where two
+differ, the most likely cause is named.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -17,8 +17,6 @@ from contract.planned import UNKNOWN
 from enginemetrics.difference import EngineDifference, RankDifference
 from enginemetrics.snapshot import MetricNames
 
-NAMES = ("counters", "by_source", "cached_tokens", "computed", "prediction")
-"""In the order of vllm.md E.9. The first that is known is the one that the others are compared with."""
 NO_SUCH_RANK = "the service chose the ranks, and the answers do not report which"
 
 
@@ -68,36 +66,65 @@ def unknown_ledger(reason: str) -> Ledger:
     return Ledger(Tokens(reason=reason))
 
 
-def counter_ledgers(
-    difference: EngineDifference, names: MetricNames, block_size: int, not_measurable: str | None
-) -> dict[str, Ledger]:
-    """H1, H2 and H4, from the engine's own counters."""
-    ledgers = names.ledgers
-    by_source, prompt = ledgers.get("prompt_tokens_by_source"), ledgers.get("prompt_tokens")
-    computed, asked = (
-        ledgers.get("prefill_kv_computed_tokens_sum"),
-        ledgers.get("request_prompt_tokens_sum"),
+@dataclass(frozen=True)
+class Page:
+    """The engine's metrics page, before and after. `not_measurable`: why its counters give no hit rate."""
+
+    difference: EngineDifference
+    names: MetricNames
+    block_size: int
+    not_measurable: str | None
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What was sent, and what its answers said; `ranks` is how many the engine has."""
+
+    requests: RequestTable
+    ranks: int
+
+
+@dataclass(frozen=True)
+class Model:
+    """What the block pool model predicts for the requests; `document` is its `prediction_document`."""
+
+    document: Mapping[str, Any]
+    prediction: Prediction
+    sent: Answers
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """All that ledgers are read from. A text in the place of one: why it is not there."""
+
+    page: Page | str
+    answers: Answers | str
+    model: Model | str
+
+
+def counters_ledger(page: Page) -> Ledger:
+    """The counters of the prefix cache itself."""
+    return _per_rank(
+        page.difference,
+        lambda rank: _counted(rank, page.difference.unit, page.block_size, page.not_measurable),
+        {"hits": page.names.hits, "queries": page.names.queries},
     )
-    return {
-        "counters": _per_rank(
-            difference,
-            lambda rank: _counted(rank, difference.unit, block_size, not_measurable),
-            {"hits": names.hits, "queries": names.queries},
-        ),
-        "by_source": _per_rank(
-            difference,
-            _by_source,
-            {
-                "hits": by_source and f'{by_source}{{source="local_cache_hit"}}',
-                "queries": prompt,
-            },
-        ),
-        "computed": _per_rank(
-            difference,
-            _computed,
-            {"hits": asked and computed and f"{asked} - {computed}", "queries": asked},
-        ),
-    }
+
+
+def by_source_ledger(page: Page) -> Ledger:
+    """Prompt tokens by where they came from."""
+    names = page.names.ledgers
+    by_source = names.get("prompt_tokens_by_source")
+    hits = by_source and f'{by_source}{{source="local_cache_hit"}}'
+    return _per_rank(page.difference, _by_source, {"hits": hits, "queries": names.get("prompt_tokens")})
+
+
+def computed_ledger(page: Page) -> Ledger:
+    """Prompt tokens that did not have to be computed."""
+    names = page.names.ledgers
+    computed, asked = names.get("prefill_kv_computed_tokens_sum"), names.get("request_prompt_tokens_sum")
+    hits = asked and computed and f"{asked} - {computed}"
+    return _per_rank(page.difference, _computed, {"hits": hits, "queries": asked})
 
 
 def _per_rank(
@@ -143,8 +170,9 @@ def _computed(rank: RankDifference) -> Tokens:
     return Tokens(None if asked is None or computed is None else asked - computed, asked, reason)
 
 
-def answers_ledger(requests: RequestTable, ranks: int) -> Ledger:
-    """H3: what the answers reported."""
+def answers_ledger(answers: Answers) -> Ledger:
+    """What the answers reported."""
+    requests, ranks = answers.requests, answers.ranks
 
     def tokens(chosen: Any) -> Tokens:
         found = reported(requests, chosen)
@@ -163,10 +191,10 @@ def answers_ledger(requests: RequestTable, ranks: int) -> Ledger:
     )
 
 
-def prediction_ledger(
-    document: Mapping[str, Any], prediction: Prediction, requests: RequestTable, ranks: int
-) -> Ledger:
-    """H5: the block-exact model; `document` is its `prediction_document`."""
+def prediction_ledger(model: Model) -> Ledger:
+    """The block-exact model."""
+    document, prediction = model.document, model.prediction
+    requests, ranks = model.sent.requests, model.sent.ranks
     total = Tokens(document["hit_tokens"], document["input_tokens"], document["reason"])
 
     def tokens(chosen: Any) -> Tokens:
@@ -191,6 +219,109 @@ def requests_of_ranks(requests: RequestTable, ranks: int) -> dict[int, Any]:
         return {0: np.ones(requests.count, dtype=np.bool_)}
     routed = bool((requests.plan.rank != UNKNOWN).all())
     return {rank: requests.plan.rank == rank if routed else None for rank in range(ranks)}
+
+
+def _of_page(read: Callable[[Page], Ledger]) -> Callable[[Traffic], Ledger]:
+    return lambda traffic: (
+        unknown_ledger(traffic.page) if isinstance(traffic.page, str) else read(traffic.page)
+    )
+
+
+def _of_answers(traffic: Traffic) -> Ledger:
+    answers = traffic.answers
+    return unknown_ledger(answers) if isinstance(answers, str) else answers_ledger(answers)
+
+
+def _of_model(traffic: Traffic) -> Ledger:
+    return (
+        unknown_ledger(traffic.model) if isinstance(traffic.model, str) else prediction_ledger(traffic.model)
+    )
+
+
+@dataclass(frozen=True)
+class LedgerKind:
+    """One ledger.
+
+    Attributes:
+        name: in documents.
+        title: in report.html.
+        row: in the table of a result, where it differs; None: it is the table's own actual rate.
+        origin: page: the engine's metrics; answers; model: what should happen, by the plan alone.
+        queries_as: its input tokens in `agreement.query_tokens`; None: they are no account of their own.
+        includes: what its hits are, and what else is in them.
+        known_from: the first release of vLLM that has it, with the metric; None: all that can be measured.
+    """
+
+    name: str
+    title: str
+    row: str | None
+    origin: Literal["page", "answers", "model"]
+    queries_as: str | None
+    includes: str
+    read: Callable[[Traffic], Ledger]
+    known_from: tuple[str, str] | None = None
+
+
+LEDGERS = (
+    LedgerKind(
+        name="counters",
+        title="prefix-cache counters",
+        row=None,
+        origin="page",
+        queries_as="counters",
+        includes="lookups of the local prefix cache, of all who use the engine; a preempted request again",
+        read=_of_page(counters_ledger),
+    ),
+    LedgerKind(
+        name="by_source",
+        title="prompt tokens by source",
+        row="Hit Rate by Prompt Tokens by Source",
+        origin="page",
+        queries_as="by_source",
+        includes="local hits of prompts that began to be answered; those of external caches stand beside them",
+        read=_of_page(by_source_ledger),
+        known_from=("0.16.0", "prompt_tokens_by_source"),
+    ),
+    LedgerKind(
+        name="cached_tokens",
+        title="answers (cached_tokens)",
+        row="Hit Rate by Cached Tokens of Answers",
+        origin="answers",
+        queries_as="prompt_tokens",
+        includes="local and external hits of this run's answered requests alone",
+        read=_of_answers,
+    ),
+    LedgerKind(
+        name="computed",
+        title="computed prompt tokens",
+        row="Hit Rate by Computed Prompt Tokens",
+        origin="page",
+        queries_as="computed",
+        includes="local and external hits of finished requests",
+        read=_of_page(computed_ledger),
+        known_from=("0.13.0", "request_prefill_kv_computed_tokens"),
+    ),
+    LedgerKind(
+        name="prediction",
+        title="prediction (block-exact model)",
+        row="Hit Rate by Prediction",
+        origin="model",
+        queries_as=None,
+        includes="what a block pool of the engine's size and release finds of the plan; no external hits",
+        read=_of_model,
+    ),
+)
+"""The first whose quantity is known is the one that the others are compared with."""
+NAMES = tuple(kind.name for kind in LEDGERS)
+TITLES = {kind.name: kind.title for kind in LEDGERS}
+ENGINE_PAGE = tuple(kind.name for kind in LEDGERS if kind.origin == "page")
+KNOWN_FROM = {kind.name: kind.known_from for kind in LEDGERS if kind.known_from is not None}
+MEASURED = (*ENGINE_PAGE, *(kind.name for kind in LEDGERS if kind.origin == "answers"))
+
+
+def read_ledgers(traffic: Traffic) -> dict[str, Ledger]:
+    """Every ledger by its name."""
+    return {kind.name: kind.read(traffic) for kind in LEDGERS}
 
 
 @dataclass(frozen=True)

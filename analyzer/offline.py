@@ -14,13 +14,13 @@ from analyzer.document import (
     counters_part,
     differences,
     ledgers_document,
-    ledgers_of_scrapes,
+    page_of,
     warnings,
 )
 from analyzer.engine_cache import engine_cache
 from analyzer.html_report.skeleton import Warn
 from analyzer.ledger_states import ledger_states
-from analyzer.ledgers import unknown_ledger
+from analyzer.ledgers import Traffic, read_ledgers
 from analyzer.output_ledger import NAME as OUTPUT_TOKENS
 from analyzer.rank_comparison import ranks_differ
 from analyzer.report_page import write_report
@@ -118,9 +118,7 @@ def scrapes_analysis(manifest: Manifest, scrapes: ScrapePair, settings: ScrapeSe
     actual = counters_part(scrapes, NO_SAMPLES, None)
     document["actual"] = actual | {"client": None, "client_reason": NO_RECORDS}
     document["prediction"] = {"hit_tokens": None, "reason": NO_RECORDS}
-    ledgers = ledgers_of_scrapes(scrapes, cache.block_size, actual) | {
-        name: unknown_ledger(NO_RECORDS) for name in ("cached_tokens", "prediction")
-    }
+    ledgers = read_ledgers(Traffic(page_of(scrapes, cache.block_size, actual), NO_RECORDS, NO_RECORDS))
     document["ledgers"] = ledgers_document(ledgers, circumstances(scrapes, version=None))
     document |= differences(document["theoretical_hit_rate"], actual["global_hit_rate"])
     theory = document["theory"]

@@ -5,14 +5,8 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
+from analyzer.ledgers import LEDGERS
 from analyzer.multimodal.table import image_result_rows
-
-LEDGER_ROWS = {
-    "by_source": "Hit Rate by Prompt Tokens by Source",
-    "cached_tokens": "Hit Rate by Cached Tokens of Answers",
-    "computed": "Hit Rate by Computed Prompt Tokens",
-    "prediction": "Hit Rate by Prediction",
-}
 
 
 def result_title(run_id: str) -> str:
@@ -56,9 +50,9 @@ def _ledger_rows(analysis: dict[str, Any]) -> list[tuple[str, str]]:
         change = predicted - analysis["theory"]["hit_tokens"]
         against.setdefault("prediction", []).append(f"{change:+,} hits against theory")
     return [
-        (title, _ledger_value(ledgers[name]["total"], against[name]))
-        for name, title in LEDGER_ROWS.items()
-        if name in against
+        (kind.row, _ledger_value(ledgers[kind.name]["total"], against[kind.name]))
+        for kind in LEDGERS
+        if kind.row is not None and kind.name in against
     ]
 
 

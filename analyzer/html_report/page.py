@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from analyzer.html_report.text import grouped, milliseconds, percent, seconds
+from analyzer.ledgers import TITLES
 from analyzer.performance import LABELS, METRICS, Performance, common_metrics, untimed_note
 from contract.manifest import Manifest
 from contract.measurement import Measurement
@@ -17,13 +18,6 @@ Level = Literal["good", "warn", "bad"]
 
 ROWS_SHOWN = 200
 """Rows of a table of groups or ranks; the rest is in analysis.json."""
-LEDGER_NAMES = {
-    "counters": "prefix-cache counters",
-    "by_source": "prompt tokens by source",
-    "cached_tokens": "answers (cached_tokens)",
-    "computed": "computed prompt tokens",
-    "prediction": "prediction (block-exact model)",
-}
 
 
 @dataclass(frozen=True)
@@ -72,7 +66,7 @@ def verdict(analysis: Mapping[str, Any]) -> Verdict:
     actual, agreement = analysis["actual"], analysis["agreement"]
     rate = actual["global_hit_rate"]
     details = [
-        f"{_sentence(' against '.join(LEDGER_NAMES[name] for name in reversed(difference['between'])))[:-1]}: "
+        f"{_sentence(' against '.join(TITLES[name] for name in reversed(difference['between'])))[:-1]}: "
         f"{difference['tokens']:+,} "
         f"{'hit' if difference['quantity'] == 'hits' else 'input'} tokens. {_sentence(difference['cause'])}"
         + (f" ({difference['caveat']})" if difference["caveat"] else "")
@@ -157,7 +151,7 @@ def ledger_table(analysis: Mapping[str, Any]) -> Table:
             Cell("the plan"),
         ]
     ]
-    for name, title in LEDGER_NAMES.items():
+    for name, title in TITLES.items():
         total = ledgers[name]["total"]
         hits = total["hits"]
         ahead = (

@@ -16,13 +16,13 @@ from analyzer.document import (
     failed_or_repeated,
     ledgers_differ,
     ledgers_document,
-    ledgers_of_scrapes,
+    page_of,
     run_findings,
     runtime_document,
 )
 from analyzer.kv_usage import damaged_samples, kv_polling, kv_samples, load_window
 from analyzer.ledger_states import incomplete_ledgers, ledger_states
-from analyzer.ledgers import answers_ledger, unknown_ledger
+from analyzer.ledgers import Answers, Traffic, read_ledgers
 from analyzer.multimodal.expected import (
     Expected,
     compared,
@@ -82,10 +82,8 @@ def image_analysis(
     }
     _expected_by_rank(document["actual"]["by_dp"], expected, record)
     block_size = (record.match_unit if record else None) or 1
-    ledgers = ledgers_of_scrapes(scrapes, block_size, document["actual"]) | {
-        "cached_tokens": answers_ledger(requests, service["dp_size"]),
-        "prediction": unknown_ledger(NO_REPLAY),
-    }
+    page = page_of(scrapes, block_size, document["actual"])
+    ledgers = read_ledgers(Traffic(page, Answers(requests, service["dp_size"]), NO_REPLAY))
     seen = circumstances(
         scrapes,
         version=measurement.engine.version if measurement.engine else None,

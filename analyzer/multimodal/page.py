@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from analyzer.html_report.page import (
-    LEDGER_NAMES,
     Cell,
     Facts,
     ShownWarning,
@@ -14,6 +13,7 @@ from analyzer.html_report.page import (
     known,
 )
 from analyzer.html_report.text import grouped, percent
+from analyzer.ledgers import LEDGERS
 from contract.manifest import Manifest
 from contract.measurement import Measurement
 from contract.warnings import WARNING_TEXTS, warning_message
@@ -62,19 +62,19 @@ def ledger_table(analysis: Mapping[str, Any]) -> Table:
             Cell("probes of this run"),
         ]
     ]
-    for name, title in LEDGER_NAMES.items():
-        if name == "prediction":
+    for kind in LEDGERS:
+        if kind.origin == "model":
             continue
-        total = ledgers[name]["total"]
+        total, read_from = ledgers[kind.name]["total"], ledgers[kind.name]["source"]
         good = (
             None
             if None in (total["hits"], expected["hit_tokens"])
             else total["hits"] == expected["hit_tokens"]
         )
-        source = "; ".join(dict.fromkeys(value for value in ledgers[name]["source"].values() if value))
+        source = "; ".join(dict.fromkeys(value for value in read_from.values() if value))
         rows.append(
             [
-                Cell(title),
+                Cell(kind.title),
                 Cell(None, total["reason"])
                 if total["hits"] is None
                 else Cell(grouped(total["hits"]), good=good),

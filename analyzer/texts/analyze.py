@@ -17,7 +17,7 @@ from analyzer.document import (
     emptied,
     failed_or_repeated,
     ledgers_document,
-    ledgers_of_scrapes,
+    page_of,
     run_findings,
     runtime_document,
     warnings,
@@ -25,10 +25,7 @@ from analyzer.document import (
 from analyzer.engine_cache import engine_cache
 from analyzer.kv_usage import damaged_samples, kv_polling, kv_samples, load_window
 from analyzer.ledger_states import ledger_states
-from analyzer.ledgers import (
-    answers_ledger,
-    prediction_ledger,
-)
+from analyzer.ledgers import Answers, Model, Traffic, read_ledgers
 from analyzer.output_ledger import NAME as OUTPUT_TOKENS
 from analyzer.output_ledger import output_ledger
 from analyzer.prediction import Prediction, predict_hits, prediction_document
@@ -79,10 +76,14 @@ def text_analysis(
     }
     document["prediction"] = prediction_document(requests, prediction)
     ranks = service["dp_size"]
-    ledgers = ledgers_of_scrapes(scrapes, cache.block_size, document["actual"]) | {
-        "cached_tokens": answers_ledger(requests, ranks),
-        "prediction": prediction_ledger(document["prediction"], prediction, requests, ranks),
-    }
+    sent = Answers(requests, ranks)
+    ledgers = read_ledgers(
+        Traffic(
+            page_of(scrapes, cache.block_size, document["actual"]),
+            sent,
+            Model(document["prediction"], prediction, sent),
+        )
+    )
     seen = circumstances(
         scrapes,
         version=version,
