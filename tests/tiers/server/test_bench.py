@@ -329,7 +329,7 @@ def test_silence_and_refusal_at_the_start_are_one_line() -> None:
         raise TimeoutError
 
     parameters = checked(ServerParameters(mode="cpu", kvcache_shape_spec=SPEC, num_tokens=64, end=1))
-    with pytest.raises(ServiceError, match="does not report its chunk size"):
+    with pytest.raises(ServiceError, match="reports no chunk size"):
         run(parameters, PEER, silent, refuses)
     with pytest.raises(ServiceError, match="--supported-transfer-mode engine_driven"):
         run(parameters, PEER, lambda: CHUNK, refuses)
