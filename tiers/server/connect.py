@@ -43,8 +43,9 @@ def require_peer(parameters: ServerParameters, client_version: str) -> Peer:
             None, None, None, (f"no HTTP API at {api.url}: version, checksums, counters not checked",)
         )
     if version is None or version.split("-")[0] != client_version:
+        there = version or "of a version that it does not tell"
         raise ServiceError(
-            f"{parameters.rpc_url} is LMCache {version}, this side has {client_version}: their protocols differ; install "
+            f"{parameters.rpc_url} is LMCache {there}, this side has {client_version}: their protocols differ; install "
             "the same version on both sides"
         )
     wanted = parameters.resolved_transfer_mode

@@ -100,7 +100,8 @@ def test_a_peer_of_the_same_version_that_offers_the_mode_is_taken(api: Api) -> N
 @pytest.mark.parametrize("version", ["0.5.3", "0.5.7rc3", None])
 def test_another_version_is_refused_with_both(api: Api, version: str | None) -> None:
     api.version = version
-    with pytest.raises(ServiceError, match=f"LMCache {version}, this side has 0.5.6"):
+    told = version or "of a version that it does not tell"
+    with pytest.raises(ServiceError, match=f"LMCache {told}, this side has 0.5.6"):
         peer(api)
 
 
