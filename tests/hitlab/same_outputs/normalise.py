@@ -42,8 +42,10 @@ _DECODE = re.compile(r"tpot|itl|decode|^untimed$|^one read$", re.IGNORECASE)
 """Whether tokens came in reads of their own is the network's; what hangs on it may be there or not."""
 _TIME_LINE = re.compile(
     r"TTFT|TPOT|\bITL\b|E2EL|[Tt]hroughput|[Ll]atency|[Dd]uration|\bms\b|tok/s|decode|one read|\bspeed|^Concurrency"
-    r"|^Reached concurrency|median|per second"
+    r"|^Reached concurrency|^concurrency reached|median|per second"
 )
+_MEAN_IN_FLIGHT = re.compile(r"TIME \| \d+\.\d\d$")
+"""Of a phase of a bench: its seconds, and the mean number of requests that they had."""
 _NUMBER = re.compile(r"(?<![\w.])[+-]?\d+(,\d{3})*(\.\d+)?(e[+-]?\d+)?(?!\w|\.\d)")
 _CONFIGURED = re.compile(r"^(poll_interval|interval|timeout)_seconds$|^decode_tokens_per_second$|^assume")
 _LONGEST_TEXT, _LONGEST_LIST = 400, 12
@@ -188,7 +190,7 @@ def page(content: str, folder: str) -> list[str]:
 def line_of_times(line: str) -> str:
     """A line about times without its figures, nor its padding."""
     if not _TIME_LINE.search(line):
-        return line
+        return _MEAN_IN_FLIGHT.sub("TIME | N", line)
     return re.sub(r" +", " ", _NUMBER.sub("N", line).replace("TIME", "N").replace("N/A", "N"))
 
 
