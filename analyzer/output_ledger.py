@@ -74,7 +74,8 @@ class OutputLedger:
         if not self.tokens and not self.ranks_differ:
             return []
         ranks = "; ".join(f"rank {rank}: {tokens:+}" for rank, tokens in self.ranks_differ.items())
-        message = f"output tokens differ: counters {self.counters}, answers {self.answers}"
+        answers = "not known" if self.answers is None else self.answers
+        message = f"output tokens differ: counters {self.counters}, answers {answers}"
         return [
             {
                 "code": "OUTPUT_TOKENS_DIFFER",
@@ -107,7 +108,7 @@ def output_ledger(
     by_dp = {
         rank: (counters.get(rank), _of(written, answered & chosen))
         for rank, chosen in requests_of_ranks(requests, ranks).items()
-        if chosen is not None
+        if chosen is not None and answered.any()
     }
     found = OutputLedger(counted, told, reason, by_dp, int(answered.sum()), without)
     cause = _cause(found, seen) if found.tokens or found.ranks_differ else None
@@ -123,10 +124,13 @@ def _of(written: Any, chosen: Any) -> int | None:
 
 
 def _cause(found: OutputLedger, seen: Circumstances) -> str:
-    """Only what fits the sign of the difference."""
-    tokens = found.tokens or 0
-    if tokens == 0:
+    """Only what fits the sign of the difference; of a sum that is not known, of the ranks that can be compared."""
+    if found.tokens == 0:
         return "the ranks differ though the sums agree: requests were served by other ranks than they were sent to"
+    by_rank = found.ranks_differ.values()
+    tokens = sum(by_rank) if found.tokens is None else found.tokens
+    if found.tokens is None and min(by_rank) < 0 < max(by_rank):
+        return NO_CAUSE
     if tokens < 0:
         return "the counters had not come to rest" if seen.settled is False else NO_CAUSE
     if seen.unanswered:

@@ -111,6 +111,36 @@ def test_a_failed_attempt_may_have_written_tokens(make: Make) -> None:
     assert "1 x bad_usage: too many" in str(analysis.message)
 
 
+def test_without_an_answer_there_is_nothing_to_compare(make: Make) -> None:
+    made = make("cold-2")
+    lost = [
+        record._replace(error_kind="timeout", error_text="nothing came", completion_tokens=None)
+        for record in made.records()
+    ]
+    made.write(lost)
+    document = analysed(made)
+    state = document["validation"]["ledgers"]["output_tokens"]
+    assert (state["status"], state["reason"]) == ("absent", "no request was answered")
+    assert warned(document) is None
+
+
+@pytest.mark.parametrize(
+    ("counted", "cause"), [(+3, "no known cause fits"), (-3, "the counters had not come to rest")]
+)
+def test_where_the_sum_is_not_known_no_sums_are_said_to_agree(make: Make, counted: int, cause: str) -> None:
+    """One answer of rank 0 does not say its tokens; rank 1 can be compared all the same."""
+    made = make("cold-2")
+    records = made.records()
+    silent = next(at for at, record in enumerate(records) if record.dp_rank == 0)
+    records[silent] = records[silent]._replace(completion_tokens=None)
+    counters = made.counters()
+    counters[1][WRITTEN] += counted
+    made.write(records, counters=counters, settled=counted > 0)
+    message = warned(analysed(made))
+    assert message is not None
+    assert f"answers not known; rank 1: {counted:+}; {cause}" in message
+
+
 def test_the_replay_takes_no_more_output_than_was_allowed(make: Make) -> None:
     """A count of 2^62 would be that many blocks."""
     made = make("cold-2")
