@@ -9,12 +9,14 @@ from contract.documents import file_sha256, write_document
 from contract.effective_config import effective_config
 from contract.kinds import Mode
 from contract.manifest import seal
+from contract.progress import Progress, silent
 from contract.redaction import Redactor
 from contract.run_directory import RunDirectory, create_run_directory
 from contract.scenario import Scenario, load_scenario
 from generator.plan.plan import Plan, build_plan
 from generator.plan_log import plan_lines, settings_lines
 from generator.plan_warnings import plan_warnings
+from generator.room import LONG_PLAN, check_memory
 from generator.summary import length_summary, route_counts, trajectory_summary
 from generator.version import plugin_version
 
@@ -23,6 +25,7 @@ def inspect(
     scenario_path: Path,
     output_dir: Path | None = None,
     warn: Callable[[str], None] = lambda _text: None,
+    progress: Progress = silent,
 ) -> dict[str, Any]:
     """Plan the scenario, leave an `inspected` manifest, and return the summary to show.
 
@@ -32,7 +35,10 @@ def inspect(
     if output_dir is not None:
         run = scenario.run.model_copy(update={"output_dir": str(output_dir.resolve())})
         scenario = scenario.model_copy(update={"run": run})
+    check_memory(scenario)
     phase = PhaseTimes()
+    if scenario.requests.count >= LONG_PLAN:
+        progress("Plan requests", 0, scenario.requests.count)
     with phase("plan"):
         plan = build_plan(scenario)
     directory = create_run_directory(Path(scenario.run.output_dir), scenario.run.run_id)

@@ -28,6 +28,7 @@ from generator.plan.plan import Plan, build_plan
 from generator.plan_log import artifact_lines, plan_lines, settings_lines, warmup_lines
 from generator.plan_warnings import plan_warnings
 from generator.reuse import directory_for_prepare
+from generator.room import LONG_PLAN, check_disk, check_memory, least_tokens
 from generator.sources import load_sources, source_lines
 from generator.summary import (
     analysis_artifact,
@@ -76,15 +77,21 @@ def prepare(
     `discard_measurements` is for `overwrite` alone. `note` gets what the user should know about where the data lies,
     `warn` what `plan_warnings` finds, before the prompts are built.
 
-    Raises ScenarioError when the data cannot be built; then no manifest is written.
+    Raises ScenarioError when the data cannot be built, ArtifactError when there is no room for it; then no manifest is
+    written.
     """
     scenario = load_scenario(scenario_path)
     if output_dir is not None:
         run = scenario.run.model_copy(update={"output_dir": str(output_dir.resolve())})
         scenario = scenario.model_copy(update={"run": run})
+    check_memory(scenario)
+    check_disk(scenario, least_tokens(scenario))
     phase = PhaseTimes()
+    if scenario.requests.count >= LONG_PLAN:
+        progress("Plan requests", 0, scenario.requests.count)
     with phase("plan"):
         plan = build_plan(scenario)
+    check_disk(scenario, plan.total_input_tokens)
     tokenizer, corpus = load_sources(scenario, phase)
     with phase("build prefixes"):
         prompts = prompt_set(scenario, plan, tokenizer, corpus)

@@ -7,10 +7,11 @@ import typer
 
 from contract.errors import ScenarioError
 from hitlab.arguments import ScenarioPath
-from hitlab.terminal import print_json, print_warning
+from hitlab.terminal import Terminal, print_json, print_warning
 
 
 def command(
+    context: typer.Context,
     scenario: ScenarioPath,
     mode: Annotated[
         str, typer.Option("--mode", metavar="text|mm", help="Kind of data: mm shows which image is chosen.")
@@ -26,6 +27,9 @@ def command(
     from generator.multimodal.prepare import inspect_images
 
     if mode == "text":
-        print_json(inspect(scenario, output_dir, warn=print_warning))
+        terminal: Terminal = context.obj
+        with terminal.progress() as progress:
+            summary = inspect(scenario, output_dir, warn=print_warning, progress=progress)
+        print_json(summary)
     else:
         print_json(inspect_images(scenario, output_dir))
