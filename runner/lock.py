@@ -106,8 +106,9 @@ def user_folder(environment: Mapping[str, str] = os.environ) -> Path:
     )
     for base in bases:
         folder = base / "locks"
-        # A runtime directory is made by the system, or it is not there.
-        if base == bases[0] and not os.access(base.parent, os.W_OK):
+        # A runtime directory is made by the system, or it is not there. In a container it belongs to another user and our
+        # folder in it is mounted from the host.
+        if base == bases[0] and not base.is_dir() and not os.access(base.parent, os.W_OK):
             continue
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)

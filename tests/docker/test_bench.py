@@ -1,10 +1,16 @@
 """What a scenario says stays a text, whatever it says; a run's exit code decides what follows it."""
 
 import json
+import os
+import shlex
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from contract.errors import ServiceError
+from runner.engines.engine import Engine
+from runner.lock import engine_lock, user_folder
 from tests.docker.conftest import REPOSITORY, StandIn
 
 STEPS = ["needs", "inspect", "prepare", "validate", "run", "analyze"]
@@ -155,3 +161,34 @@ def test_an_authority_of_the_environment_is_mounted_and_named(
     done = stand_in.run(**{variable: tmp_path / "gone.pem"})
     assert done.returncode == 2
     assert f"{variable}={tmp_path}/gone.pem: no such file" in done.stderr
+
+
+@pytest.mark.parametrize("script", ["docker/bench", "docker/bench-flags"])
+@pytest.mark.parametrize("runtime", ["runtime", "missing"])
+def test_a_bench_and_a_run_of_the_host_hold_one_lock(
+    stand_in: StandIn, monkeypatch: pytest.MonkeyPatch, script: str, runtime: str
+) -> None:
+    """Under the user's runtime directory or, where there is none, the state directory; artifacts lie elsewhere."""
+    (stand_in.folder / "runtime").mkdir()
+    environment = {"XDG_RUNTIME_DIR": stand_in.folder / runtime}
+    stand_in.does("engine", "true")
+    command = (REPOSITORY / script, *(["engine"] if "flags" in script else []))
+    assert stand_in.run(*command, **environment).returncode == 0
+    call = next(shlex.split(call) for call in stand_in.calls() if " bench-host " in call)
+    options = list(pairwise(call))
+    given = next(value for _, value in options if value.startswith("XDG_RUNTIME_DIR="))
+    inside = given.partition("=")[2]
+    assert ("--volume", f"{inside}/hitlab:{inside}/hitlab") in options
+    outside = user_folder(stand_in.environment(**environment))
+
+    # In the container nothing but what is mounted can be written, and the engine has another name.
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: str(path) != inside and access(path, mode))
+    assert user_folder({"XDG_RUNTIME_DIR": inside, "HOME": "/nonexistent"}) == outside
+    host, container = (
+        Engine("external", f"http://{name}:9/v1/completions", (f"http://{name}:9/metrics",), None, "m", 1)
+        for name in ("localhost", "127.0.0.1")
+    )
+    monkeypatch.setenv("XDG_RUNTIME_DIR", inside)
+    with engine_lock(host, stand_in.folder / "own", "host"), pytest.raises(ServiceError, match="run host"):
+        engine_lock(container, stand_in.artifacts, "bench").__enter__()

@@ -140,6 +140,18 @@ def test_the_users_folder_is_the_runtime_directory_else_the_state_directory(
         user_folder(neither)
 
 
+def test_a_folder_that_is_mounted_into_a_runtime_directory_of_others_is_the_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container: Docker makes /run/user/1000 for root, and mounts the host's hitlab folder into it."""
+    runtime, access = tmp_path / "run", os.access
+    (runtime / "hitlab").mkdir(parents=True)
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != runtime and access(path, mode))
+    assert user_folder({"XDG_RUNTIME_DIR": str(runtime), "HOME": str(tmp_path)}) == (
+        runtime / "hitlab" / "locks"
+    )
+
+
 def test_the_second_comer_is_told_who_holds_it(tmp_path: Path) -> None:
     with engine_lock(engine("http://a:1"), tmp_path, "first"):
         with pytest.raises(ServiceError, match=r"run first .* has used http://a:1 since"):
