@@ -172,8 +172,8 @@ def test_a_bench_and_a_run_of_the_host_hold_one_lock(
     (stand_in.folder / "runtime").mkdir()
     environment = {"XDG_RUNTIME_DIR": stand_in.folder / runtime}
     stand_in.does("engine", "true")
-    command = (REPOSITORY / script, *(["engine"] if "flags" in script else []))
-    assert stand_in.run(*command, **environment).returncode == 0
+    arguments = ["engine"] if script == "docker/bench-flags" else []
+    assert stand_in.run(REPOSITORY / script, *arguments, **environment).returncode == 0
     call = next(shlex.split(call) for call in stand_in.calls() if " bench-host " in call)
     options = list(pairwise(call))
     given = next(value for _, value in options if value.startswith("XDG_RUNTIME_DIR="))
