@@ -84,8 +84,14 @@ def _of_machine() -> int | None:
 
 
 def _of_control_group(folder: Path = Path("/sys/fs/cgroup")) -> int | None:
-    limit, used = (_lines(folder / name) for name in ("memory.max", "memory.current"))
-    return int(limit[0]) - int(used[0]) if limit and used and limit[0].isdigit() else None
+    """What files leave in the cache counts as used there, and is given up when memory is wanted."""
+    limit, used, details = (_lines(folder / name) for name in ("memory.max", "memory.current", "memory.stat"))
+    if not limit or not used or not limit[0].isdigit():
+        return None
+    cached = sum(
+        int(line.split()[1]) for line in details if line.startswith(("active_file ", "inactive_file "))
+    )
+    return int(limit[0]) - int(used[0]) + cached
 
 
 def _of_limit() -> int | None:

@@ -73,7 +73,7 @@ def test_what_is_known_only_with_the_plan_is_refused_then(
     """The shortest length is one token; the lengths drawn add up to more than the disk has."""
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=300_000))
     ranges = [{"min": 900, "max": 1000, "count": 100}]
-    monkeypatch.setattr(preparing, "load_tokenizer", lambda *_, **__: pytest.fail("went on"))
+    monkeypatch.setattr(preparing, "load_sources", lambda *_, **__: pytest.fail("went on"))
     with pytest.raises(ArtifactError, match="input tokens takes about"):
         prepare(written(tmp_path, 100, {"mode": "range", "ranges": ranges}))
 
