@@ -55,7 +55,7 @@ def _cut_short(directory: MeasurementDirectory, measurement: Measurement) -> Mea
     if directory.events.is_file() and has_writer(directory.events):
         raise ArtifactError(f"{directory.root}: this run is still going on; wait for its end, or stop it")
     where = f"in its {measurement.phases[-1].name} phase" if measurement.phases else "before its first phase"
-    message = f"the run ended {where} without a word: killed, out of memory or disk, or the machine went down"
+    message = f"the run ended {where} unexpectedly: killed, out of memory or disk, or the machine went down"
     found = Finding(code="RUN_CUT_SHORT", message=f"{message}; what it had recorded is kept")
     measurement = measurement.model_copy(
         update={

@@ -257,6 +257,6 @@ def warning_message(warning: Mapping[str, Any]) -> str:
     if "difference_pp" in warning:
         return f"{warning['difference_pp']:.2f} pp"
     return (
-        f"{warning['requested_target_hit_rate']:.2%} asked for, {warning['reachable_min']:.2%} to "
+        f"{warning['requested_target_hit_rate']:.2%} requested, {warning['reachable_min']:.2%} to "
         f"{warning['reachable_max']:.2%} reachable"
     )

@@ -32,7 +32,7 @@ def plan_lines(scenario: Scenario, plan: Plan) -> Iterator[str]:
     for name, lengths in (("input", plan.input_tokens), ("output", plan.output_tokens)):
         yield f"{name} lengths: {_lengths(int(lengths.sum()), length_summary(lengths))}"
     yield (
-        f"target: {target.requested_rate:.4%} asked for, {target.reachable_min:.4%} to {target.reachable_max:.4%} can be "
+        f"target: {target.requested_rate:.4%} requested, {target.reachable_min:.4%} to {target.reachable_max:.4%} can be "
         f"reached, {target.effective_rate:.4%} is built for{f' ({target.reason})' if target.reason else ''}"
     )
     yield (

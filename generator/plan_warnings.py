@@ -33,12 +33,12 @@ def target_warning(scenario: Scenario, plan: Plan) -> str | None:
         requests = layout(scenario)
         change = change_to_reach(scenario, requests)
         return (
-            f"TARGET_UNREACHABLE: {asked:.2%} asked for, at most {plan.target.reachable_max:.2%} can be reached: "
+            f"TARGET_UNREACHABLE: {asked:.2%} requested, at most {plan.target.reachable_max:.2%} can be reached: "
             f"{why_not_reached(scenario, requests)}; {_advice(change, asked)}"
         )
     if abs(built - asked) * 100 > scenario.validation.target_warning_pp:
         return (
-            f"TARGET_DEVIATION: {asked:.2%} asked for, {built:.2%} is the nearest that {plan.total_input_tokens} input "
+            f"TARGET_DEVIATION: {asked:.2%} requested, {built:.2%} is the nearest that {plan.total_input_tokens} input "
             f"tokens in blocks of {plan.block_size} give; more requests or longer inputs come nearer"
         )
     return None

@@ -220,7 +220,7 @@ def check_model(client: ControlClient, checks: CheckList) -> int | None:
 
 
 def check_length(longest_request: int, max_model_len: int | None, checks: CheckList) -> None:
-    """Input and output of every request must fit; vLLM would cut max_tokens without a word."""
+    """Input and output of every request must fit; vLLM would reduce max_tokens silently."""
     if max_model_len is None:
         checks.not_checked("longest_request", "the engine does not report its max_model_len")
         return

@@ -70,7 +70,7 @@ def _not_idle(idle: bool | None, waited_seconds: float, *, stopped: bool) -> str
     seen = "requests are running or waiting" if idle is False else "counters keep changing"
     if stopped:
         return f"stopped after {waited_seconds:.1f} s of waiting for an idle engine ({seen})"
-    return f"the engine is not idle after {waited_seconds:.0f} s ({seen}); somebody else is using it"
+    return f"the engine is not idle after {waited_seconds:.0f} s ({seen}); another client is using it"
 
 
 def settled_scrape(

@@ -223,7 +223,7 @@ class Service(Section):
     )
     ca_file: NonEmptyText | None = Field(
         None,
-        description="https: certificate of the authority to believe, PEM. Default: SSL_CERT_FILE or REQUESTS_CA_BUNDLE, "
+        description="https: certificate of the authority to trust, PEM. Default: SSL_CERT_FILE or REQUESTS_CA_BUNDLE, "
         "else the system's store.",
     )
     client_cert: NonEmptyText | None = Field(

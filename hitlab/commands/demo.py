@@ -27,7 +27,7 @@ def command(
     ] = 5,
     done_message: Annotated[
         str,
-        typer.Option("--done-message", metavar="TEXT", help="What to say at the end.", show_default=False),
+        typer.Option("--done-message", metavar="TEXT", help="Message at the end.", show_default=False),
     ] = "",
 ) -> int:
     """At least one run. The engine is waited for; after a run that fails the next one begins.

@@ -1,4 +1,4 @@
-"""Make what a stack of containers needs once: the password of Grafana's administrator."""
+"""Create what a stack of containers needs once: the password of Grafana's administrator."""
 
 import os
 import secrets

@@ -16,7 +16,7 @@ def command(
     mounted: Annotated[
         list[Path] | None,
         typer.Option(
-            "--mounted", metavar="DIR", help="A folder that is there; any number.", show_default=False
+            "--mounted", metavar="DIR", help="A folder that is mounted; may be repeated.", show_default=False
         ),
     ] = None,
     mode: Annotated[

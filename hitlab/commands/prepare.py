@@ -27,9 +27,7 @@ def command(
     ] = False,
     discard_measurements: Annotated[
         bool,
-        typer.Option(
-            "--discard-measurements", help="With --overwrite: rebuild it all the same, and delete them."
-        ),
+        typer.Option("--discard-measurements", help="With --overwrite: rebuild it anyway, and delete them."),
     ] = False,
     output_dir: Annotated[
         Path | None,

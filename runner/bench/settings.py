@@ -75,7 +75,7 @@ class General(BaseModel):
         Field(
             min_length=1,
             description="the engine's tokenizer: directory, tokenizer.json or hub id; default: the engine counts "
-            "(/tokenize), else --model is tried as folder and hub id, else lengths are about right",
+            "(/tokenize), else --model is tried as folder and hub id, else lengths are approximate",
         ),
     ] = None
     timeout: Annotated[
@@ -95,7 +95,7 @@ class General(BaseModel):
         Unit("FILE"),
         Field(
             min_length=1,
-            description="https: certificate of the authority to believe; default: SSL_CERT_FILE or REQUESTS_CA_BUNDLE, "
+            description="https: certificate of the authority to trust; default: SSL_CERT_FILE or REQUESTS_CA_BUNDLE, "
             "else the system's store",
         ),
     ] = None
@@ -193,13 +193,13 @@ def _sections() -> list[Options]:
             ["--config"],
             type=click.UNPROCESSED,
             metavar="FILE",
-            help="Take settings from this JSON file; flags win over it.",
+            help="Read settings from this JSON file; flags override it.",
         ),
         click.Option(
             ["--export-config"],
             type=click.UNPROCESSED,
             metavar="FILE",
-            help="Write all settings, found out ones included, and send no load.",
+            help="Write all settings, detected ones included, and send no load.",
         ),
         click.Option(["--no-interactive"], is_flag=True, help="Never ask; what is missing is an error."),
     ]

@@ -82,4 +82,4 @@ def test_each_kind_of_entry_has_a_message() -> None:
     assert warning_message({"code": "X", "message": "said"}) == "said"
     assert warning_message({"code": "X", "difference_pp": 1.234}) == "1.23 pp"
     reachable = {"requested_target_hit_rate": 1.0, "reachable_min": 0.0, "reachable_max": 0.9}
-    assert warning_message({"code": "X", **reachable}) == "100.00% asked for, 0.00% to 90.00% reachable"
+    assert warning_message({"code": "X", **reachable}) == "100.00% requested, 0.00% to 90.00% reachable"

@@ -74,7 +74,7 @@ def test_a_target_out_of_reach_is_said_with_reason_and_remedy(write: Write) -> N
     (said,) = warnings_of(write(**sections, requests={"count": 40, "input_length": lengths}))
     head, _, value = said.partition("; to reach it set requests.input_length to ")
     assert head.startswith(
-        "TARGET_UNREACHABLE: 60.00% asked for, at most 0.00% can be reached: a request needs 1568 tokens to share a "
+        "TARGET_UNREACHABLE: 60.00% requested, at most 0.00% can be reached: a request needs 1568 tokens to share a "
         "block of 784 beside the 784 of its own, and the longest has "
     )
     assert warnings_of(write(**sections, requests={"count": 40, "input_length": json.loads(value)})) == []
@@ -129,4 +129,4 @@ def test_what_limits_a_target(sections: dict[str, Any], reason: str, advice: str
 def test_a_target_off_the_grid_is_said(write: Write) -> None:
     coarse = {"tokenizer": {"block_size": 64}, "requests": {"count": 1}}
     (said,) = warnings_of(write(**coarse, prefix_cache={"mode": "warmup"}))
-    assert said.startswith("TARGET_DEVIATION: 40.00% asked for, 32.00% is the nearest")
+    assert said.startswith("TARGET_DEVIATION: 40.00% requested, 32.00% is the nearest")

@@ -297,7 +297,7 @@ def test_an_unreachable_target_is_a_warning(
     assert ended.code == 0
     analysis = assert_equal_to_the_token(directory)
     assert [warning["code"] for warning in analysis["warnings"]] == ["TARGET_UNREACHABLE", "TARGET_DEVIATION"]
-    assert "WARNING: TARGET_UNREACHABLE: 100.00% asked for" in ended.err
+    assert "WARNING: TARGET_UNREACHABLE: 100.00% requested" in ended.err
 
 
 @pytest.mark.parametrize("source", ["scenario", "environment"])

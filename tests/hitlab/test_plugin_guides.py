@@ -251,7 +251,7 @@ LOGGED = {
     "inspect": ("setting requests", "phase plan: T", "input lengths: total 102400, min 1024", "group-0: 100 requests"),
     "prepare": (
         *("phase load tokenizer: T", "phase build prompts and write requests: T", "input lengths: total 102400"),
-        *("output lengths: total 3200", "target: 60.0000% asked for", "theory: 61440 of 102400 tokens hit"),
+        *("output lengths: total 3200", "target: 60.0000% requested", "theory: 61440 of 102400 tokens hit"),
         *("trajectory: ", "warmup group-0 on rank 1: ", "full: "),
     ),
     "validate": ("phase rows, their order and hashes: T", "valid: 100 rows"),

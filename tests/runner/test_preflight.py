@@ -104,7 +104,7 @@ def test_a_fitting_engine_passes_every_check(check: CheckEngine, make: MakeEngin
         ({"extra_tokens": 1, "tokenize": False}, "rank_0", "set tokenizer.path"),
         ({"ignores_rank_header": True}, "rank_1", "counted on rank 0"),
         ({"broken_cache": True}, "rank_0", "found no token of a prompt"),
-        ({"running": 1}, "idle", "somebody else is using it"),
+        ({"running": 1}, "idle", "another client is using it"),
         ({"foreign_tokens_per_scrape": 7}, "idle", "counters keep changing"),
     ],
 )

@@ -47,7 +47,7 @@ Compare = Annotated[
 ]
 SelfTest = Annotated[
     bool,
-    typer.Option("--self-test", help="Do wrong on purpose, in every known way, and show that it is noticed."),
+    typer.Option("--self-test", help="Inject every known fault, and show that each is noticed."),
 ]
 FlameGraph = Annotated[str, typer.Option("--flamegraph", metavar="on|off", help="Record flame graphs.")]
 FlameGraphOutput = Annotated[

@@ -44,7 +44,7 @@ REFUSALS = (
     ),
     (
         r"no such container|marked for removal",
-        "the engine's container is gone: somebody removed it (docker rm, make down)",
+        "the engine's container is gone: it was removed (docker rm, make down)",
     ),
     (r"no space left on device", "the Docker host's disk is full ({0}); free space (docker system prune)"),
 )
