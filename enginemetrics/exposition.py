@@ -1,5 +1,6 @@
 """Prometheus text into samples, with the line to blame when the text is broken."""
 
+import re
 from collections.abc import Iterable, Iterator
 
 from prometheus_client.parser import text_fd_to_metric_families
@@ -11,6 +12,13 @@ from contract.foreign_text import presentable
 _SHOWN = 120
 _LONGEST_LINE = 1 << 16
 """Characters. The parser's time grows with the square of a line's."""
+_LABEL = r'[a-zA-Z][a-zA-Z0-9_]*="[^"\\]*"'
+_PLAIN_LINE = re.compile(
+    rf"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{{({_LABEL}(?:,{_LABEL})*),?\}})? ([0-9.eE+-]+|NaN|[+-]?Inf)", re.ASCII
+)
+"""What engines write: name, labels without escapes, one number. It means the same here and in the parser of the client
+library, which takes five times as long and reads every other line."""
+_PLAIN_LABEL = re.compile(r'([a-zA-Z0-9_]+)="([^"]*)"')
 
 
 class _Lines:
@@ -49,11 +57,13 @@ def parse_exposition(text: str, *, source: str = "metrics", buckets: bool = True
     """
     lines = _Lines(text, buckets=buckets)
     samples: list[Sample] = []
-    # The parser asks for a file and only iterates over it.
-    families: Iterable[object] = text_fd_to_metric_families(lines)  # type: ignore[arg-type]
     try:
-        for family in families:
-            samples.extend(family.samples)  # type: ignore[attr-defined]
+        for line in lines:
+            plain = _plain_sample(line)
+            if plain is not None:
+                samples.append(plain)
+            else:
+                samples.extend(_any_samples(line))
     except (ValueError, IndexError, KeyError, OverflowError) as error:
         shown = presentable(lines.line[:_LONGEST_LINE], _SHOWN)
         raise ServiceError(
@@ -61,3 +71,33 @@ def parse_exposition(text: str, *, source: str = "metrics", buckets: bool = True
             "(is this the address, or the file, of a /metrics page?)"
         ) from error
     return samples
+
+
+def _plain_sample(line: str) -> Sample | None:
+    """The sample of a plain line; None for every other line, right or wrong."""
+    found = _PLAIN_LINE.fullmatch(line)
+    if found is None:
+        return None
+    name, labels, number = found.groups()
+    pairs = _PLAIN_LABEL.findall(labels) if labels else []
+    by_name = dict(pairs)
+    if len(by_name) < len(pairs):
+        return None
+    try:
+        return Sample(name, by_name, _number(number))
+    except ValueError:
+        return None
+
+
+def _number(text: str) -> float:
+    try:
+        return int(text)  # exact beyond 2**53
+    except ValueError:
+        return float(text)
+
+
+def _any_samples(line: str) -> Iterator[Sample]:
+    # The parser asks for a file and only iterates over it.
+    families: Iterable[object] = text_fd_to_metric_families([line])  # type: ignore[arg-type]
+    for family in families:
+        yield from family.samples  # type: ignore[attr-defined]

@@ -5,9 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
 
 from contract.errors import ServiceError
 from enginemetrics import parse_exposition
+from enginemetrics.exposition import _plain_sample
 
 
 def test_label_values_may_hold_braces_quotes_and_line_separators():
@@ -84,3 +86,65 @@ def test_round_trip_through_the_official_writer(series):
         gauge.labels(label).set(value)
     samples = parse_exposition(generate_latest(registry).decode())
     assert {(s.labels["k"], s.value) for s in samples} == set(series)
+
+
+NUMBERS = [
+    "5",
+    "5.0",
+    "+5",
+    "-0",
+    "1e3",
+    "9007199254740993",
+    "NaN",
+    "+Inf",
+    "-Inf",
+    "Inf",
+    "1.2.3",
+    "1_0",
+    "e",
+    "--1",
+]
+LINES = st.one_of(
+    st.builds(
+        lambda name, labels, comma, gap, number: f"{name}{{{','.join(labels)}{comma}}}{gap}{number}",
+        st.sampled_from(["a", "vllm:x_total", "_a", "1a", "a-b", ""]),
+        st.lists(
+            st.builds(
+                lambda name, value: f'{name}="{value}"',
+                st.sampled_from(["x", "y", "engine", "_z", "__name__", "__z", "a:b", "1", ""]),
+                st.text(alphabet='ab}{,= #\\"\u2028é', max_size=4),
+            ),
+            max_size=3,
+        ),
+        st.sampled_from(["", ","]),
+        st.sampled_from([" ", "", "  ", "\t"]),
+        st.sampled_from([*NUMBERS, "5 1700000000000", "5 # {} 1"]),
+    ),
+    st.builds(
+        "{}{}{}".format,
+        st.sampled_from(["a", "a:b", "1a", ""]),
+        st.sampled_from([" ", "\t"]),
+        st.sampled_from(NUMBERS),
+    ),
+    st.text(alphabet='ax:{}=",\\ 15.e+N', max_size=14),
+)
+
+
+@given(line=LINES)
+@settings(max_examples=300)
+def test_a_plain_line_means_what_the_client_library_reads(line):
+    """The short way takes a line or leaves it; what it takes, the library reads alike, to the type of the number."""
+    sample = _plain_sample(line)
+    if sample is None:
+        return
+    (family,) = text_string_to_metric_families(line)
+    assert repr(family.samples) == repr([sample])
+
+
+def test_what_engines_write_is_plain():
+    for line in (
+        'vllm:prefix_cache_queries_total{engine="0",model_name="demo"} 1024.0',
+        "process_start_time_seconds 1.76e+09",
+        'a{x="1}",y="{,",z="\u2028"} NaN',
+    ):
+        assert _plain_sample(line) is not None
