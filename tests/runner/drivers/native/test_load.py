@@ -262,13 +262,15 @@ def test_a_slow_but_steady_stream_is_no_timeout(load, server_kit):
     end = k.chunk(k.event(k.choice("b", "length")) + k.event(k.usage(completion=4)) + k.event(b"[DONE]"))
 
     async def steady(got, writer):
-        for part in (k.head() + token, token[:9], token[9:] + token, end + k.chunk(b"")):
+        whole, halves = [token] * 4, [token[:9], token[9:] + token] * 2
+        for part in (k.head() + token, *whole, *halves, end + k.chunk(b"")):
             writer.write(part)
-            await asyncio.sleep(0.4)
+            await asyncio.sleep(0.3)
 
-    [record], *_ = load(outgoing(1), {1: steady}, timeout_seconds=0.9)
-    assert (record.error_kind, record.chunks) == (None, 4)
-    assert record.e2el_s > 1.1
+    # Any gap may be six times as long on a busy machine before it is a timeout.
+    [record], *_ = load(outgoing(1), {1: steady}, timeout_seconds=2.0)
+    assert (record.error_kind, record.chunks) == (None, 10)
+    assert record.e2el_s > 2.1
 
 
 def without_end(first, piece):
@@ -288,52 +290,52 @@ NO_TOKENS = {
     "comments": lambda k: (
         k.head(),
         k.chunk(b": keep-alive\n\n"),
-        "no token came for 0.3 s after the request",
+        "no token came for 1 s after the request",
     ),
-    "pings": lambda k: (k.head(), k.chunk(k.event({"choices": []})), "no token came for 0.3 s"),
+    "pings": lambda k: (k.head(), k.chunk(k.event({"choices": []})), "no token came for 1 s"),
     "roles": lambda k: (
         k.head(),
         k.chunk(k.event({"choices": [{"delta": {"role": "assistant", "content": ""}}]})),
-        "no token came for 0.3 s",
+        "no token came for 1 s",
     ),
     "nulls": lambda k: (
         k.head(),
         k.chunk(k.event({"choices": [{"delta": None}]})),
-        "no token came for 0.3 s",
+        "no token came for 1 s",
     ),
     "comments behind a token": lambda k: (
         k.head() + k.chunk(k.event(k.choice())),
         k.chunk(b": keep-alive\n\n"),
-        "no token came for 0.3 s after the last token, though other bytes did",
+        "no token came for 1 s after the last token, though other bytes did",
     ),
-    "half a line": lambda k: (k.head(), k.chunk(b"d"), "no token came for 0.3 s"),
-    "100 Continue": lambda _: (b"", b"HTTP/1.1 100 Continue\r\n\r\n", "no token came for 0.3 s"),
-    "a header": lambda _: (b"HTTP/1.1 200 OK\r\nX: ", b"y", "no token came for 0.3 s"),
-    "a status line": lambda _: (b"HTTP/1.1 200 O", b"K", "no token came for 0.3 s"),
+    "half a line": lambda k: (k.head(), k.chunk(b"d"), "no token came for 1 s"),
+    "100 Continue": lambda _: (b"", b"HTTP/1.1 100 Continue\r\n\r\n", "no token came for 1 s"),
+    "a header": lambda _: (b"HTTP/1.1 200 OK\r\nX: ", b"y", "no token came for 1 s"),
+    "a status line": lambda _: (b"HTTP/1.1 200 O", b"K", "no token came for 1 s"),
     "an answer": lambda k: (
         k.head(kind="application/json", length=10**6),
         b" ",
-        "no complete answer came for 0.3 s after the request, though other bytes did",
+        "no complete answer came for 1 s after the request, though other bytes did",
     ),
     "a refusal": lambda k: (
         k.head("500 Oops", "text/plain", 60_000),
         b" ",
-        "no complete answer came for 0.3 s",
+        "no complete answer came for 1 s",
     ),
     "nothing behind a token": lambda k: (
         k.head() + k.chunk(k.event(k.choice())),
         b"",
-        "nothing came for 0.3 s after the last token",
+        "nothing came for 1 s after the last token",
     ),
-    "nothing behind the headers": lambda k: (k.head(), b"", "nothing came for 0.3 s after the request"),
-    "nothing": lambda _: (b"", b"", "nothing came for 0.3 s after the request"),
+    "nothing behind the headers": lambda k: (k.head(), b"", "nothing came for 1 s after the request"),
+    "nothing": lambda _: (b"", b"", "nothing came for 1 s after the request"),
 }
 
 
 @pytest.mark.parametrize("name", NO_TOKENS)
 def test_what_brings_no_token_is_late(load, server_kit, name):
     first, piece, text = NO_TOKENS[name](server_kit)
-    [record], *_ = load(outgoing(1), {1: without_end(first, piece)}, timeout_seconds=0.3)
+    [record], *_ = load(outgoing(1), {1: without_end(first, piece)}, timeout_seconds=1.0)
     assert record.error_kind == "timeout"
     assert text in record.error_text
 
