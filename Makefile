@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo transformers aisbench tiers test test-aisbench test-tiers test-real test-stack lint format docs requirements
+.PHONY: help demo transformers aisbench tiers test test-deep test-aisbench test-tiers test-real test-stack lint format docs requirements
 .PHONY: bench bench-engine bench-server bench-l2 lmcache up watch down logs password clean images image-hitlab image-vllm-cpu image-aisbench image-tiers base-images
 
 STARTED := $(shell date +%s)
@@ -16,6 +16,7 @@ help:
 	@echo
 	@echo '  make demo       prepare and run a small benchmark on the built-in simulator: no GPU, no model, no Docker'
 	@echo '  make test       the tests that need nothing but Python'
+	@echo '  make test-deep  property tests with many more examples than make test; run by hand'
 	@echo '  make test-real  the tests that talk to a real vLLM, on the CPU; builds its environment once, 3.4 GB'
 	@echo '  make transformers  add transformers to .venv, 170 MB: tokenizers that have no tokenizer.json'
 	@echo '  make aisbench   build the environment of the AISBench driver, 2.2 GB, outside the checkout'
@@ -67,7 +68,11 @@ transformers: .venv/ready
 	@$(took)
 
 test: .venv-dev/ready
-	@.venv-dev/bin/pytest -n 4 tests
+	@.venv-dev/bin/pytest -n 4 -m 'not deep' tests
+	@$(took)
+
+test-deep: .venv-dev/ready
+	@.venv-dev/bin/pytest -n 2 -m deep --durations=10 tests
 	@$(took)
 
 # Nothing is captured: the engine takes its time, and its progress is worth seeing.

@@ -92,7 +92,7 @@ def large_problems(draw: st.DrawFn) -> ColdProblem:
     return ColdProblem(tokens, caps, column(lanes), draw(st.integers(0, largest_hit(caps, column(lanes)))))
 
 
-@settings(max_examples=400)
+@settings(max_examples=120)
 @given(large_problems(), st.sampled_from([0, 2_000]))
 @example(  # the forced hits of raising at every chance are too many, those of raising once allow too few
     ColdProblem(
@@ -113,6 +113,17 @@ def large_problems(draw: st.DrawFn) -> ColdProblem:
     SMOOTHING_EFFORT,
 )
 def test_large_plans_are_exact_too(problem: ColdProblem, effort: int) -> None:
+    assert_exact(problem, effort)
+
+
+@pytest.mark.deep
+@settings(max_examples=2000)
+@given(large_problems(), st.sampled_from([0, 2_000]))
+def test_many_large_plans_are_exact_too(problem: ColdProblem, effort: int) -> None:
+    assert_exact(problem, effort)
+
+
+def assert_exact(problem: ColdProblem, effort: int) -> None:
     plan = solve(problem, effort=effort)
     assert (plan.prefix >= 0).all()
     assert (plan.prefix <= problem.capacities).all()
