@@ -3,6 +3,7 @@
 import base64
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ FOLDER = Path(__file__).parent
 Warn = Callable[[str], None]
 
 
+@cache
 def environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(FOLDER),
