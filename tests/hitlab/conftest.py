@@ -4,17 +4,22 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from contract.renderer import Renderer, Spec
 from contract.run_directory import RunDirectory
 from generator.prepare import prepare
 from hitlab.main import main
-from prompts.tokenizer import Tokenizer, load_tokenizer
+from prompts.corpus import BUILTIN_WORD_PROBLEMS, Corpus, EncodedCorpus, load_corpus
+from prompts.seeds import find_safe_tokens
+from prompts.tokenizer import BUILTIN_DEMO, Tokenizer, load_tokenizer
 from simulator.config import SimulatorConfig
 from simulator.process import start_simulator
 from tests.misbehaving_server import MisbehavingServer, misbehaving_server
@@ -61,6 +66,78 @@ def locked_engine_url() -> Iterator[str]:
     config = SimulatorConfig.model_validate({"block_size": BLOCK_SIZE, "api_key": API_KEY})
     with start_simulator(config) as simulator:
         yield simulator.url
+
+
+@pytest.fixture(scope="session")
+def pictures() -> dict[str, str]:
+    """A picture per kind of chart, see `kind_of`."""
+    return {}
+
+
+@pytest.fixture(autouse=True)
+def each_kind_of_chart_is_drawn_once(pictures: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flow tests ask whether pages are drawn, not what is on a picture: pages of processes and tests of `analyzer` do.
+
+    The renderer draws every kind of chart that comes, once; a second of that kind gets the same picture.
+    """
+    draw = Renderer.draw
+
+    def draw_new(self: Renderer, charts: Sequence[Spec]) -> list[str]:
+        kinds = [json.dumps(kind_of(chart), sort_keys=True) for chart in charts]
+        new = {kind: chart for kind, chart in zip(kinds, charts, strict=True) if kind not in pictures}
+        if new:
+            pictures.update(zip(new, draw(self, list(new.values())), strict=True))
+        return [pictures[kind] for kind in kinds]
+
+    monkeypatch.setattr(Renderer, "draw", draw_new)
+
+
+def kind_of(value: Any, *, data: bool = False) -> Any:
+    """What a chart's spec has besides its numbers: fields, marks, titles, which numbers are zero, negative or no numbers.
+
+    Rows and other lists count once per kind of their elements, texts within `data` by their type alone.
+    """
+    if isinstance(value, dict):
+        return {key: kind_of(part, data=data or key == "values") for key, part in value.items()}
+    if isinstance(value, list):
+        kinds = sorted({json.dumps(kind_of(part, data=data), sort_keys=True) for part in value})
+        return [
+            *kinds,
+            *(["all equal"] if len(value) > 1 and all(part == value[0] for part in value) else []),
+        ]
+    if isinstance(value, str):
+        return "text" if data else value
+    if isinstance(value, bool) or value is None:
+        return value
+    if not isfinite(value):
+        return str(value)
+    return f"number {(value > 0) - (value < 0)}"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def built_in_data_is_read_once() -> Iterator[None]:
+    """Commands in this process share what each would find anew: the built-in corpus, the demo tokenizer's safe tokens.
+
+    Their own tests are in `tests/prompts`; other corpora and tokenizers, and processes, do without this short cut.
+    """
+    read_once = cache(load_corpus)
+    safe: dict[tuple[int, int], tuple[int, ...]] = {}
+
+    def read(path: str | Path, field: str) -> Corpus:
+        return (read_once if str(path) == BUILTIN_WORD_PROBLEMS else load_corpus)(path, field)
+
+    def find(tokenizer: Tokenizer, corpus: EncodedCorpus, wanted: int, enough: int) -> list[int]:
+        if (tokenizer.path, corpus.corpus.path) != (BUILTIN_DEMO, BUILTIN_WORD_PROBLEMS):
+            return find_safe_tokens(tokenizer, corpus, wanted, enough)
+        if (wanted, enough) not in safe:
+            safe[wanted, enough] = tuple(find_safe_tokens(tokenizer, corpus, wanted, enough))
+        return list(safe[wanted, enough])
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("generator.sources", "runner.prepared"):
+            patch.setattr(f"{module}.load_corpus", read)
+        patch.setattr("prompts.prompt_set.find_safe_tokens", find)
+        yield
 
 
 WriteScenario = Callable[..., Path]
