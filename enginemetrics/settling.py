@@ -92,8 +92,7 @@ def _surplus(difference: EngineDifference, more: int, expected: int) -> tuple[st
     prompt_tokens = sum(count or 0 for count in witness)
     if prompt_tokens <= expected:
         return (
-            f"{seen}, vllm:prompt_tokens shows {prompt_tokens}: no other client used the engine, "
-            "lookups are counted wrongly",
+            f"{seen}, vllm:prompt_tokens shows {prompt_tokens}: lookups are counted wrongly, not by other clients",
             False,
         )
     return f"{seen}, vllm:prompt_tokens {prompt_tokens - expected}: foreign traffic", True

@@ -62,8 +62,8 @@ def command(
         typer.Option(
             "--allow-host",
             metavar="NAME",
-            help="A host name by which this service may be called, beside IP addresses, localhost, this machine's own name "
-            "and that of --public-url; any number.",
+            help="A host name by which this service may be called, beside IP addresses, localhost, this machine's own "
+            "name and that of --public-url; any number.",
             show_default=False,
         ),
     ] = None,
