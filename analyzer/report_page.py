@@ -6,7 +6,7 @@ from typing import Any
 from markupsafe import Markup
 
 from analyzer.analysis import read_analysis
-from analyzer.html_report import charts, page, series
+from analyzer.html_report import charts, ledger_view, page, series
 from analyzer.html_report.drawing import Chart
 from analyzer.html_report.histogram import histogram
 from analyzer.html_report.skeleton import FOLDER, Warn, drawn, environment, policy, tell_of_missing
@@ -75,9 +75,9 @@ def render(
         "stamp": directory.stamp,
         "status": analysis["status"],
         "measurement": measurement,
-        "verdict": image_page.verdict(analysis) if images else page.verdict(analysis),
+        "verdict": image_page.verdict(analysis) if images else ledger_view.verdict(analysis),
         "result_table": page.result_table(result_rows(analysis), analysis["actual"]["reason"]),
-        "ledger_table": image_page.ledger_table(analysis) if images else page.ledger_table(analysis),
+        "ledger_table": image_page.ledger_table(analysis) if images else ledger_view.ledger_table(analysis),
         "ledger_line": ledger_line(analysis["validation"]["ledgers"]),
         "caveats": analysis["prediction"].get("caveats", []),
         "warnings": image_page.shown_warnings(analysis) if images else page.shown_warnings(analysis),
