@@ -24,7 +24,7 @@ ROW_BYTES = 1000
 LONG_PLAN = 1_000_000
 """A plan of so many requests takes many seconds: what goes on is said before it."""
 
-GIB = 2**30
+_UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 
 
 def check_memory(scenario: Scenario) -> None:
@@ -33,8 +33,8 @@ def check_memory(scenario: Scenario) -> None:
     needed = count * PLAN_BYTES[scenario.prefix_cache.mode]
     if free is not None and needed > free:
         raise ScenarioError(
-            f"requests.count: a plan of {count:,} requests takes about {needed / GIB:.1f} GiB of memory, and "
-            f"{free / GIB:.1f} GiB are available; use fewer requests or more memory"
+            f"requests.count: a plan of {count:,} requests takes about {_size(needed)} of memory, and "
+            f"{_size(free)} are available; use fewer requests or more memory"
         )
 
 
@@ -47,9 +47,14 @@ def check_disk(scenario: Scenario, total_tokens: int) -> None:
     if needed > free:
         raise ArtifactError(
             f"requests.count: the data of {count:,} requests with at least {total_tokens:,} input tokens takes about "
-            f"{needed / GIB:.1f} GiB, and {folder} has {free / GIB:.1f} GiB free; use fewer or shorter requests, or "
+            f"{_size(needed)}, and {folder} has {_size(free)} free; use fewer or shorter requests, or "
             "another run.output_dir"
         )
+
+
+def _size(bytes_: int) -> str:
+    unit, name = next(((unit, name) for unit, name in _UNITS if bytes_ >= unit), _UNITS[-1])
+    return f"{bytes_ / unit:,.1f} {name}"
 
 
 def least_tokens(scenario: Scenario) -> int:
