@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 from contract.errors import ArtifactError, ScenarioError
+from contract.files import read_text
 from contract.scenario import Scenario
 from contract.scenario.model import InputLength
 
@@ -110,7 +111,7 @@ def _of_limit() -> int | None:
 def _lines(path: Path) -> list[str]:
     """Of a file of the kernel; none where this system does not have it."""
     try:
-        return path.read_text().splitlines()
+        return read_text(path).splitlines()
     except OSError:
         return []
 

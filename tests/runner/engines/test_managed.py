@@ -240,8 +240,8 @@ def test_no_docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             "error setting rlimits for ready process: error setting rlimit type 8: operation not permitted",
             "memlock unlimited, stack 64 MiB",
         ),
-        ("No such container: 02e8", "somebody removed it"),
-        ("can not get logs from container which is dead or marked for removal", "somebody removed it"),
+        ("No such container: 02e8", "it was removed"),
+        ("can not get logs from container which is dead or marked for removal", "it was removed"),
         ("something nobody thought of", "something nobody thought of"),
     ],
 )
