@@ -1,4 +1,4 @@
-"""Is there room for a plan and its data? Asked before they are made, of estimates that are rather too low.
+"""Is there room for a plan and its data? Asked before they are made, of sizes that they have at least.
 
 What is refused here cannot fit; what passes may still turn out too large, and then the write fails with its own line.
 """
@@ -15,11 +15,11 @@ from contract.scenario.model import InputLength
 PLAN_BYTES = {"warmup": 170, "cold": 850}
 """Memory of a plan for each request, as measured (`benchmarks/planning.py`); cold plans have up to 1,100."""
 
-TEXT_BYTES_PER_TOKEN = 3
-"""English has 4 to 5, Chinese about 3 to 4; every text stands in full.jsonl and in requests.jsonl."""
+TEXT_BYTES_PER_TOKEN = 1
+"""Tokenizers of bytes have so few, English has 4 to 5; every text stands in full.jsonl and in requests.jsonl."""
 
 TOKEN_ID_BYTES = 4
-ROW_BYTES = 1000
+ROW_BYTES = 800
 """Of a row's other keys, in full.jsonl."""
 
 LONG_PLAN = 1_000_000
@@ -47,7 +47,7 @@ def check_disk(scenario: Scenario, total_tokens: int) -> None:
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise ArtifactError(
-            f"requests.count: the data of {count:,} requests with at least {total_tokens:,} input tokens takes about "
+            f"requests.count: the data of {count:,} requests with at least {total_tokens:,} input tokens takes at least "
             f"{_size(needed)}, and {folder} has {_size(free)} free; use fewer or shorter requests, or "
             "another run.output_dir"
         )

@@ -8,6 +8,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer, models
+from tokenizers.decoders import ByteLevel as ByteLevelDecoder
+from tokenizers.pre_tokenizers import ByteLevel
 
 from contract.errors import ArtifactError, ScenarioError
 from contract.scenario import Scenario, load_scenario
@@ -64,7 +67,7 @@ def test_data_beyond_the_disk_is_refused_before_it_is_planned(
     assert "requests.count: the data of 1,000,000 requests with at least 2,000,000,000 input" in str(
         raised.value
     )
-    assert f"19.6 GiB, and {tmp_path} has 10.0 GiB free" in str(raised.value)
+    assert f"11.9 GiB, and {tmp_path} has 10.0 GiB free" in str(raised.value)
 
 
 def test_what_is_known_only_with_the_plan_is_refused_then(
@@ -74,7 +77,7 @@ def test_what_is_known_only_with_the_plan_is_refused_then(
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=300_000))
     ranges = [{"min": 900, "max": 1000, "count": 100}]
     monkeypatch.setattr(preparing, "load_sources", lambda *_, **__: pytest.fail("went on"))
-    with pytest.raises(ArtifactError, match="input tokens takes about"):
+    with pytest.raises(ArtifactError, match="input tokens takes at least"):
         prepare(written(tmp_path, 100, {"mode": "range", "ranges": ranges}))
 
 
@@ -82,16 +85,35 @@ def scenario(path: Path) -> Scenario:
     return load_scenario(path)
 
 
-def test_the_estimate_is_no_larger_than_what_is_written(tmp_path: Path) -> None:
+def tokenizer_of_bytes(folder: Path) -> Path:
+    """A vocabulary of single bytes: a text has as many tokens as bytes, the most that a token can cost."""
+    made = Tokenizer(models.BPE({byte: at for at, byte in enumerate(sorted(ByteLevel.alphabet()))}, []))
+    made.pre_tokenizer, made.decoder = ByteLevel(add_prefix_space=False), ByteLevelDecoder()
+    folder.mkdir()
+    made.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
+    return folder
+
+
+@pytest.mark.parametrize("mode", ["warmup", "cold"])
+@pytest.mark.parametrize("length", [40, 2000])
+@pytest.mark.parametrize("kind", ["builtin:demo", "bytes"])
+def test_data_is_never_smaller_than_what_is_asked_for(
+    tmp_path: Path, kind: str, length: int, mode: str
+) -> None:
     """Else a scenario that fits would be refused."""
-    path = written(tmp_path, 200, FIXED)
+    path = written(tmp_path, 50, {"mode": "fixed", "value": length}, mode)
+    if kind == "bytes":
+        document = json.loads(path.read_text())
+        document["tokenizer"]["path"] = str(tokenizer_of_bytes(tmp_path / "tokenizer"))
+        path.write_text(json.dumps(document))
     shown = prepare(path)
     size = sum(Path(shown[name]).stat().st_size for name in ("full", "requests"))
     size += sum(file.stat().st_size for file in Path(shown["full"]).parent.glob("*.arrow"))
     tokens = room.least_tokens(scenario(path))
-    assert tokens == 200 * 2000
-    needed = 200 * room.ROW_BYTES + tokens * (2 * room.TEXT_BYTES_PER_TOKEN + room.TOKEN_ID_BYTES)
-    assert size / 2 < needed < size
+    assert tokens == 50 * length
+    needed = 50 * room.ROW_BYTES + tokens * (2 * room.TEXT_BYTES_PER_TOKEN + room.TOKEN_ID_BYTES)
+    assert size / 3 < needed <= size
 
 
 @pytest.mark.parametrize(
