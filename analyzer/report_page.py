@@ -8,6 +8,7 @@ from markupsafe import Markup
 from analyzer.analysis import read_analysis
 from analyzer.html_report import charts, ledger_view, page, series
 from analyzer.html_report.drawing import Chart
+from analyzer.html_report.engine_timeline import engine_timeline
 from analyzer.html_report.histogram import histogram
 from analyzer.html_report.skeleton import FOLDER, Warn, drawn, environment, policy, tell_of_missing
 from analyzer.kv_usage import kv_samples
@@ -90,7 +91,9 @@ def render(
         "latency_charts": drawn(_latency_charts(directory, requests, performance)),
         "latency_table": page.latency_table(performance, no_requests),
         "load_table": page.load_table(performance, measurement),
-        "engine_charts": drawn([_engine(directory, measurement)]),
+        "engine_charts": drawn(
+            [engine_timeline(directory, measurement) if measurement is not None else None]
+        ),
         "no_samples": _why_no_samples(directory, measurement),
         "group_table": image_page.group_table(analysis)
         if images
@@ -155,24 +158,6 @@ def _failed(directory: MeasurementDirectory, requests: RequestTable | None) -> d
         "attempts": series.failed_attempts(directory),
         "total": sum(failures.values()),
     }
-
-
-def _engine(directory: MeasurementDirectory, measurement: Measurement | None) -> Chart | None:
-    if measurement is None or not measurement.phases:
-        return None
-    samples = series.engine_samples(kv_samples(directory, measurement))
-    began = page.moment(measurement.started_at)
-
-    def since(moment: str) -> float:
-        return (page.moment(moment) - began).total_seconds()
-
-    phases = [
-        (phase.name, since(phase.started_at), since(phase.finished_at))
-        for phase in measurement.phases
-        if phase.finished_at is not None
-    ]
-    load = next((phase for phase in measurement.phases if phase.name == "formal"), None)
-    return None if load is None else charts.engine_chart(samples, since(load.started_at), phases)
 
 
 def _why_no_samples(directory: MeasurementDirectory, measurement: Measurement | None) -> str:

@@ -8,13 +8,13 @@ import numpy as np
 from markupsafe import Markup
 
 from analyzer.bench.summary import no_decode, read_bench, read_requests
-from analyzer.html_report import charts, page, series
+from analyzer.html_report import charts, series
 from analyzer.html_report.drawing import Chart
+from analyzer.html_report.engine_timeline import engine_timeline
 from analyzer.html_report.histogram import histogram
 from analyzer.html_report.page import Cell, ShownWarning, Table, Verdict, known
 from analyzer.html_report.skeleton import FOLDER, Warn, drawn, environment, policy, tell_of_missing
 from analyzer.html_report.text import grouped, milliseconds, seconds
-from analyzer.kv_usage import kv_samples
 from analyzer.performance import summarize
 from contract.command_log import LOGGER
 from contract.documents import whole_file
@@ -51,7 +51,7 @@ def render_bench(summary: Summary, directory: MeasurementDirectory, *, warn: War
         "latency_table": _latency_table(summary),
         "latency_charts": drawn(_latency_charts(directory)),
         "first_token_chart": drawn([_first_tokens(directory)]),
-        "engine_charts": drawn([_engine(directory)]),
+        "engine_charts": drawn([engine_timeline(directory, read_bench(directory))]),
         "phase_table": _phase_table(summary),
         "quality_tables": _quality_tables(summary),
         "facts": _facts(summary),
@@ -271,23 +271,3 @@ def _first_tokens(directory: MeasurementDirectory) -> Chart | None:
         len(rows) - len(both),
     )
     return charts.first_token_chart(points)
-
-
-def _engine(directory: MeasurementDirectory) -> Chart | None:
-    measurement = read_bench(directory)
-    load = next((phase for phase in measurement.phases if phase.name == "formal"), None)
-    if load is None:
-        return None
-    began = page.moment(measurement.started_at)
-
-    def since(moment: str) -> float:
-        return (page.moment(moment) - began).total_seconds()
-
-    phases = [
-        (phase.name, since(phase.started_at), since(phase.finished_at))
-        for phase in measurement.phases
-        if phase.finished_at is not None
-    ]
-    return charts.engine_chart(
-        series.engine_samples(kv_samples(directory, measurement)), since(load.started_at), phases
-    )
