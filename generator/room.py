@@ -22,8 +22,8 @@ TOKEN_ID_BYTES = 4
 ROW_BYTES = 800
 """Of a row's other keys, in full.jsonl."""
 
-LONG_PLAN = 1_000_000
-"""A plan of so many requests takes many seconds: what goes on is said before it."""
+LONG_PLAN = 10_000
+"""A plan of so many requests may take seconds, with thousands of lanes minutes: what goes on is said before it."""
 
 _UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 

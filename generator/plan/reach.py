@@ -21,6 +21,8 @@ LONGEST_INPUT = 131_072
 SMALLEST_BLOCK = 8
 """Engines have no smaller blocks."""
 MOST_REQUESTS = 1_000_000
+MOST_LAID_OUT = 1_000_000
+"""Requests of all changes that are tried, some seconds in all: advice must not take longer than the plan."""
 STEPS = 12
 """Sizes of one change that are tried, each larger than the one before."""
 SIZED = ("explicit", "range", "csv")
@@ -61,8 +63,13 @@ def change_to_reach(scenario: Scenario, found: Layout) -> Change:
     """One change after which the target is in reach; where none was found, a target that is."""
     lengths = shareable(scenario, found) < scenario.prefix_cache.target_hit_rate
     if scenario.prefix_cache.target_hit_rate < 1:
+        laid_out = 0
         for change in (_longer if lengths else _fewer_lanes)(scenario, found):
-            if _reaches(with_change(scenario, change)):
+            changed = with_change(scenario, change)
+            laid_out += changed.requests.count
+            if laid_out > MOST_LAID_OUT:
+                break
+            if _reaches(changed):
                 return change
     return Change("prefix_cache.target_hit_rate", math.floor(found.target.reachable_max * 1e4) / 1e4)
 

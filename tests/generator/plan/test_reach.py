@@ -4,6 +4,7 @@ import copy
 from collections import defaultdict
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -99,3 +100,22 @@ def test_the_advised_change_reaches_the_target(raw: dict[str, Any]) -> None:
     assert after.target.reachable
     if change.field != "prefix_cache.target_hit_rate":
         assert abs(after.theoretical_hit_rate - target) * after.total_input_tokens <= after.block_size / 2 + 1
+
+
+def test_advice_lays_out_no_more_than_a_bounded_number_of_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scenario of millions is told what it can reach instead of being laid out a dozen times."""
+    scenario = parse_scenario(
+        {
+            "tokenizer": {"block_size": 16},
+            "requests": {"count": 90, "input_length": {"mode": "fixed", "value": 1000}},
+            "prefix_cache": {"mode": "cold", "target_hit_rate": 0.9, "groups": {"count": 30}},
+            "service": {"model": "m", "dp_size": 2},
+        }
+    )
+    found = layout(scenario)
+    assert change_to_reach(scenario, found).field == "prefix_cache.groups.count"
+    monkeypatch.setattr("generator.plan.reach.MOST_LAID_OUT", 89)
+    monkeypatch.setattr("generator.plan.reach.layout", lambda _: pytest.fail("laid out"))
+    least = change_to_reach(scenario, found)
+    assert least.field == "prefix_cache.target_hit_rate"
+    assert 0 < least.value <= found.target.reachable_max
