@@ -38,8 +38,10 @@ _TIME_KEY = re.compile(
     r"|Throughput|Duration|^(concurrency|mean_concurrency|benchmark duration)$",
     re.IGNORECASE,
 )
-_DECODE = re.compile(r"tpot|itl|decode|^untimed$|^one read$", re.IGNORECASE)
+_DECODE = re.compile(r"tpot|itl|decode|^untimed$", re.IGNORECASE)
 """Whether tokens came in reads of their own is the network's; what hangs on it may be there or not."""
+_NETWORK_LINE = re.compile(r"[Aa]rrived in one read|^Answers with speed and ITL|^Answers without TPOT")
+"""How many answers those were: their line stands only where there are some."""
 _TIME_LINE = re.compile(
     r"TTFT|TPOT|\bITL\b|E2EL|[Tt]hroughput|[Ll]atency|[Dd]uration|\bms\b|tok/s|decode|one read|\bspeed|^Concurrency"
     r"|^Reached concurrency|^concurrency reached|median|per second"
@@ -60,7 +62,9 @@ def text(content: str, folder: str) -> str:
 
 
 def lines(content: str, folder: str) -> list[str]:
-    return [line_of_times(line) for line in text(content, folder).splitlines()]
+    return [
+        line_of_times(line) for line in text(content, folder).splitlines() if not _NETWORK_LINE.search(line)
+    ]
 
 
 def document(content: bytes, folder: str) -> Any:
@@ -71,7 +75,11 @@ def document(content: bytes, folder: str) -> Any:
 def _blanked(value: Any, folder: str, way: tuple[str, ...]) -> Any:
     key = way[-1] if way else ""
     if isinstance(value, dict):
-        return {text(name, folder): _blanked(item, folder, (*way, name)) for name, item in value.items()}
+        return {
+            text(name, folder): _blanked(item, folder, (*way, name))
+            for name, item in value.items()
+            if name != "one read"
+        }
     if _DECODE.search("/".join(way[-2:])) and not isinstance(value, list):
         return "TIME"
     if isinstance(value, bool) or value is None:
@@ -183,7 +191,8 @@ def page(content: str, folder: str) -> list[str]:
     return [
         line
         for line in shown
-        if not re.match(r"N values: median|N answers? of several|The first bar holds|TPOT|ITL", line)
+        if not _NETWORK_LINE.search(line)
+        and not re.match(r"N values: median|N answers? of several|The first bar holds|TPOT|ITL", line)
     ]
 
 
