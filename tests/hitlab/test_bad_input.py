@@ -91,7 +91,9 @@ def test_prepare_refuses(
     ended = hitlab("prepare", "--scenario", path, "--mode", "text")
     assert ended.code == 2, ended.err
     assert ended.out == ""
-    lines = [line for line in ended.err.splitlines() if not line.startswith("Generate prompts")]
+    lines = [
+        line for line in ended.err.splitlines() if not line.startswith(("Plan requests", "Generate prompts"))
+    ]
     assert all(line.startswith("ERROR: ") for line in lines)
     for part in expected:
         assert sum(part in line for line in lines) >= 1, ended.err
